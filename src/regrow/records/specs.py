@@ -1,0 +1,100 @@
+"""What a user may ask for, as frozen values: unknown keys are refused with the nearest known one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import Field, ValidationError
+
+from regrow.errors import ConfigError, did_you_mean
+from regrow.records.results import Frozen
+
+S = TypeVar("S", bound=Frozen)
+
+
+class PruneSpec(Frozen):
+    """Which blocks go. Exactly one of ``blocks`` (0-based) and ``remove`` (how many) decides."""
+
+    criterion: str = "block-influence"
+    remove: int | None = None
+    blocks: tuple[int, ...] | None = None
+    protect: tuple[int, ...] = (0,)
+    contiguous: bool = False
+    calibration: str = "bundled"
+    calibration_tokens: int = Field(default=16_384, ge=2)
+    chunk_tokens: int = Field(default=256, ge=2)
+    seed: int = 0
+
+
+class RepairSpec(Frozen):
+    """How the cut is bridged. ``ridge`` is lambda as a fraction of the mean diagonal of X'X."""
+
+    method: str = "lra"
+    calibration: str = "bundled"
+    calibration_tokens: int = Field(default=16_384, ge=2)
+    chunk_tokens: int = Field(default=256, ge=2)
+    skip_first: int = Field(default=1, ge=0)
+    ridge: float = Field(default=1e-4, ge=0)
+    seed: int = 0
+
+
+class HealSpec(Frozen):
+    """A healing run. Defaults are the study's recipe; ``tokens`` counts prompt and response tokens, no padding."""
+
+    tokens: int = Field(gt=0)
+    mixture: str = "uniform"
+    scope: str = "all-lora"
+    loss: str = "response-cross-entropy"
+    rank: int = Field(default=16, gt=0)
+    alpha: float = Field(default=32.0, gt=0)
+    dropout: float = Field(default=0.05, ge=0, lt=1)
+    learning_rate: float | None = Field(default=None, gt=0)
+    sequences_per_update: int = Field(default=16, gt=0)
+    max_sequence_tokens: int = Field(default=512, gt=1)
+    warmup_fraction: float = Field(default=0.05, ge=0, lt=1)
+    clip_norm: float = Field(default=1.0, gt=0)
+    checkpoint_every_seconds: float = Field(default=60.0, gt=0)
+    seed: int = 0
+
+
+class EvalSpec(Frozen):
+    """What is measured. ``items`` limits the items per capability (None: all of the split)."""
+
+    suite: str = "mini"
+    capabilities: tuple[str, ...] | None = None
+    split: str = "test"
+    items: int | None = Field(default=None, gt=0)
+    perplexity: bool = True
+    batch_size: int = Field(default=32, gt=0)
+    fast_stop: bool = True
+    seed: int = 0
+
+
+def build(kind: type[S], values: dict[str, Any], *, where: str = "the options") -> S:
+    """Return a spec of ``kind`` from plain values. Raises ConfigError with one sentence per fault."""
+    unknown = [key for key in values if key not in kind.model_fields]
+    if unknown:
+        raise ConfigError(f"unknown key '{unknown[0]}' in {where}", hint=did_you_mean(unknown[0], kind.model_fields))
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        faults = "; ".join(
+            f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg'].lower()} (got {fault['input']!r})"
+            for fault in error.errors()
+        )
+        raise ConfigError(f"{where} not valid: {faults}", hint="see the command's --help for what is allowed") from error
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Return the mapping in a YAML file. Raises ConfigError when it is absent, broken or not a mapping."""
+    try:
+        content = yaml.safe_load(path.read_text("utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError(f"there is no file '{path}'", hint="check the path") from error
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"'{path}' is not readable YAML: {error}", hint="correct the file and run again") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"'{path}' must hold a mapping (key: value lines)", hint="see the README for an example")
+    return content
