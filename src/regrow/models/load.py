@@ -1,0 +1,181 @@
+"""A model and its tokenizer from a hub id, a folder, a .gguf file or an embedded name.
+
+Nothing of a checkpoint is executed: weights are safetensors or GGUF, remote code is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regrow.errors import ModelError
+from regrow.models.embedded import PREFIX, find_embedded
+from regrow.models.gguf import folder_of_gguf, read_gguf
+from regrow.models.hub import fetch_snapshot
+from regrow.models.placement import choose_device, choose_dtype
+from regrow.models.quiet import quiet_transformers
+from regrow.records.checkpoint import CheckpointFacts, read_facts
+from regrow.records.fingerprint import file_sha256, fingerprint
+
+
+@dataclass
+class LoadedModel:
+    """A decoder in evaluation mode with its tokenizer, and where both came from.
+
+    ``source`` is what the user typed; ``weights_sha256`` identifies the weights; ``facts`` is the content of
+    ``regrow.json`` where the folder has one.
+    """
+
+    model: Any
+    tokenizer: Any
+    source: str
+    weights_sha256: str = ""
+    facts: CheckpointFacts | None = None
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return next(self.model.parameters()).dtype
+
+
+def load_model(
+    source: str | Path, *, dtype: str = "auto", device: str = "auto", revision: str | None = None
+) -> LoadedModel:
+    """Return the model called ``source``, in evaluation mode.
+
+    ``source``: a hub id, a checkpoint folder, a ``.gguf`` file or ``embedded:NAME``. ``dtype`` is auto, float32,
+    bfloat16 or float16; ``device`` auto, cpu, cuda[:n] or mps. Raises ModelError with the remedy for anything that is
+    not a loadable causal language model in safetensors or GGUF form.
+    """
+    name = str(source)
+    place = choose_device(device)
+    folder, sha256, gguf = _locate(name, revision)
+    if gguf is not None and folder is None:
+        chosen = choose_dtype(dtype, place, 8 * gguf.stat().st_size)
+        model, tokenizer = read_gguf(gguf, chosen)
+        return LoadedModel(model.to(place).eval(), tokenizer, name, sha256)
+    assert folder is not None
+    config = read_config(folder)
+    weights = weight_files(folder)
+    chosen = choose_dtype(dtype, place, 2 * sum(file.stat().st_size for file in weights))
+    model = _read_weights(folder, config, chosen)
+    tokenizer = _read_tokenizer(folder)
+    sha256 = sha256 or hash_weights(weights)
+    return LoadedModel(model.to(place).eval(), tokenizer, name, sha256, read_facts(folder))
+
+
+def locate(source: str, revision: str | None = None) -> Path:
+    """Return the folder or GGUF file behind ``source`` without loading it."""
+    folder, _, gguf = _locate(source, revision)
+    found = gguf or folder
+    assert found is not None
+    return found
+
+
+def _locate(name: str, revision: str | None) -> tuple[Path | None, str, Path | None]:
+    path = find_embedded(name) if name.startswith(PREFIX) else Path(name).expanduser()
+    if path.is_file():
+        if path.suffix.lower() != ".gguf":
+            raise ModelError(f"'{name}' is a file, but not a .gguf", hint="pass the checkpoint's folder or a .gguf file")
+        folder, sha256 = folder_of_gguf(path)
+        return folder, sha256, path
+    if path.is_dir():
+        return path, "", None
+    looks_local = name.startswith((".", "/", "~")) or name.lower().endswith(".gguf") or name.count("/") > 1
+    if looks_local or not name.strip():
+        raise ModelError(
+            f"there is no model at '{name}'",
+            hint="check the path, or pass a hub id (ORGANISATION/MODEL) or embedded:smollm2-135m",
+        )
+    return fetch_snapshot(name, revision=revision), "", None
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return the raw ``config.json`` of a checkpoint folder, after refusing what is not a decoder."""
+    file = folder / "config.json"
+    if not file.exists():
+        raise ModelError(
+            f"'{folder}' has no config.json, so it is not a checkpoint folder",
+            hint="pass the folder that save_pretrained wrote (config.json, *.safetensors, tokenizer files)",
+        )
+    try:
+        config = json.loads(file.read_text("utf-8"))
+    except (ValueError, OSError) as error:
+        raise ModelError(f"'{file}' is not readable JSON: {error}", hint="fetch the checkpoint again") from error
+    if not isinstance(config, dict):
+        raise ModelError(f"'{file}' must hold a JSON object", hint="fetch the checkpoint again")
+    names = [str(name) for name in config.get("architectures") or []]
+    if config.get("is_encoder_decoder"):
+        raise ModelError(
+            f"'{folder}' is an encoder-decoder model ({', '.join(names)})", hint="regrow prunes decoder-only models"
+        )
+    if names and not any("CausalLM" in name or "LMHead" in name or "ConditionalGeneration" in name for name in names):
+        raise ModelError(
+            f"'{folder}' is not a causal language model ({', '.join(names)}); an encoder has no next token to predict",
+            hint="pass a decoder such as Llama, Qwen, Gemma, Mistral, OLMo, Phi, GPT-NeoX or GPT-2",
+        )
+    return config
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Return the safetensors files of a checkpoint folder; pickled weights are refused."""
+    found = sorted(folder.glob("*.safetensors"))
+    if found:
+        return [file for file in found if not file.name.startswith("adapter")]
+    pickles = [file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in folder.glob(pattern)]
+    if pickles:
+        raise ModelError(
+            f"'{folder}' holds only pickled weights ({pickles[0]}), which can run code when read",
+            hint="convert the checkpoint to safetensors where you trust it, then pass that folder",
+        )
+    raise ModelError(f"'{folder}' has a config.json but no *.safetensors", hint="fetch the whole checkpoint")
+
+
+def hash_weights(files: list[Path]) -> str:
+    """Return one sha256 over the names and contents of the weight files."""
+    return fingerprint([[file.name, file_sha256(file)] for file in files])
+
+
+def _read_weights(folder: Path, config: dict[str, Any], dtype: torch.dtype) -> Any:
+    from safetensors import SafetensorError
+    from transformers import AutoModelForCausalLM
+
+    try:
+        with quiet_transformers():
+            model, report = AutoModelForCausalLM.from_pretrained(
+                str(folder), dtype=dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True
+            )
+    except SafetensorError as error:
+        raise ModelError(f"a weight file in '{folder}' is damaged: {error}", hint="fetch or make the checkpoint again") from error
+    except (ValueError, KeyError, OSError, RuntimeError, ImportError) as error:
+        raise ModelError(
+            f"transformers cannot load '{folder}': {str(error).splitlines()[0]}",
+            hint="check that the folder is complete and that this transformers version knows the architecture",
+        ) from error
+    missing = sorted(report.get("missing_keys", ()))
+    if missing:
+        raise ModelError(
+            f"'{folder}' lacks {len(missing)} tensors ({missing[0]}, ...), which transformers would fill at random",
+            hint="fetch or make the checkpoint again",
+        )
+    return model
+
+
+def _read_tokenizer(folder: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        with quiet_transformers():
+            return AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
+    except (ValueError, KeyError, OSError, ImportError) as error:
+        raise ModelError(
+            f"'{folder}' has no tokenizer that transformers can read: {str(error).splitlines()[0]}",
+            hint="copy tokenizer.json and tokenizer_config.json of the original model into the folder",
+        ) from error
