@@ -90,3 +90,16 @@ class AllocationRule(Protocol):
     """Splits a healing budget over pools: returns tokens per pool, non-negative, summing to ``budget_tokens``."""
 
     def __call__(self, pools: Sequence[str], budget_tokens: float, **evidence: Any) -> dict[str, float]: ...
+
+
+class Watcher(Protocol):
+    """Follows long work. ``begin`` opens a task of ``total`` units, ``advance`` moves it to ``done`` units and shows
+    facts beside it, ``end`` closes it; ``note`` prints a line."""
+
+    def begin(self, task: str, total: float | None = None, unit: str = "") -> None: ...
+
+    def advance(self, done: float, **facts: Any) -> None: ...
+
+    def end(self, summary: str = "") -> None: ...
+
+    def note(self, text: str) -> None: ...
