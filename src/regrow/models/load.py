@@ -169,13 +169,24 @@ def _read_weights(folder: Path, config: dict[str, Any], dtype: torch.dtype) -> A
 
 
 def _read_tokenizer(folder: Path) -> Any:
-    from transformers import AutoTokenizer
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+    # A tokenizer that transformers saved under its generic class is wholly described by tokenizer.json; AutoTokenizer
+    # would put the class usual for the architecture in its place (Qwen2's for any Qwen2 model), with other rules.
+    generic = _tokenizer_class(folder) == "TokenizersBackend" and (folder / "tokenizer.json").exists()
     try:
         with quiet_transformers():
-            return AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
+            loader = PreTrainedTokenizerFast if generic else AutoTokenizer
+            return loader.from_pretrained(str(folder), trust_remote_code=False)
     except (ValueError, KeyError, OSError, ImportError) as error:
         raise ModelError(
             f"'{folder}' has no tokenizer that transformers can read: {str(error).splitlines()[0]}",
             hint="copy tokenizer.json and tokenizer_config.json of the original model into the folder",
         ) from error
+
+
+def _tokenizer_class(folder: Path) -> str | None:
+    try:
+        return json.loads((folder / "tokenizer_config.json").read_text("utf-8")).get("tokenizer_class")
+    except (OSError, ValueError, AttributeError):
+        return None

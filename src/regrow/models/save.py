@@ -21,6 +21,7 @@ from regrow.records.fingerprint import file_sha256
 
 _PROBE_TOKENS = 24
 _GENERATED_TOKENS = 8
+_PROBE_TEXTS = ("The answer is 42.", '{"name": "Ada", "tags": ["x", "y"]}', "  Zürich – naïve\n\tdef f(x): return x**2")
 
 
 def save_checkpoint(loaded: LoadedModel, folder: Path, facts: CheckpointFacts, *, card: str | None = None) -> CheckpointFacts:
@@ -72,8 +73,12 @@ def verify_checkpoint(loaded: LoadedModel, folder: Path) -> None:
             "the saved checkpoint generates other tokens with a cache than the model in memory",
             hint="report this architecture with its config.json; nothing was written",
         )
-    if again.tokenizer.get_vocab() != loaded.tokenizer.get_vocab():
-        raise ModelError("the saved tokenizer has another vocabulary", hint="report this tokenizer; nothing was written")
+    for text in _PROBE_TEXTS:
+        if again.tokenizer(text).input_ids != loaded.tokenizer(text).input_ids:
+            raise ModelError(
+                f"the saved tokenizer cuts {text!r} into other tokens than the one in memory",
+                hint="report this tokenizer; nothing was written",
+            )
 
 
 def _greedy(model: Any, probe: torch.Tensor) -> list[int]:
