@@ -1,0 +1,62 @@
+"""``regrow ls``: the methods and capabilities there are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from regrow.cli.options import Json
+
+
+def ls(what: str = "all", *, json: Json = False) -> None:
+    """List criteria, repairs, capabilities, scopes or embedded models.
+
+    Parameters
+    ----------
+    what
+        all, criteria, repairs, capabilities, scopes or models.
+    """
+    from rich.table import Table
+
+    from regrow.cli.output import print_json, stdout_console
+    from regrow.errors import ConfigError, did_you_mean
+
+    kinds = ("criteria", "repairs", "capabilities", "scopes", "models")
+    if what != "all" and what not in kinds:
+        raise ConfigError(f"there is no list of '{what}'", hint=did_you_mean(what, ["all", *kinds]))
+    found = {kind: rows_of(kind) for kind in (kinds if what == "all" else (what,))}
+    if json:
+        print_json(found)
+        return
+    console = stdout_console()
+    for kind, rows in found.items():
+        columns = list(dict.fromkeys(key for row in rows for key in row))
+        table = Table(title=kind, title_justify="left", title_style="bold", box=None, pad_edge=False)
+        for column in columns:
+            table.add_column(column, overflow="fold", no_wrap=column == "name")
+        for row in rows:
+            table.add_row(*(str(row.get(column, "")) for column in columns))
+        console.print(table)
+        console.print()
+
+
+def rows_of(kind: str) -> list[dict[str, Any]]:
+    """Return one row of plain values per entry of a list."""
+    if kind == "models":
+        from regrow.models.embedded import EMBEDDED, PREFIX
+
+        return [
+            {"name": PREFIX + model.name, "summary": model.hub_id, "licence": model.licence, "megabytes": model.megabytes}
+            for model in EMBEDDED.values()
+        ]
+    if kind == "criteria":
+        from regrow.criteria.registry import CRITERIA as entries
+    elif kind == "repairs":
+        from regrow.repair.registry import REPAIRS as entries  # type: ignore[assignment]
+    elif kind == "capabilities":
+        from regrow.capabilities.registry import CAPABILITIES as entries  # type: ignore[assignment]
+    else:
+        from regrow.heal.scopes import SCOPES as entries  # type: ignore[assignment]
+    return [
+        {"name": entry.name, "summary": entry.summary, **({"paper": entry.paper} if entry.paper else {}), **dict(entry.facts)}
+        for entry in entries
+    ]

@@ -1,0 +1,127 @@
+"""The command line ``regrow``: names every command, turns mistakes into a sentence and exit code 2.
+
+Nothing here imports torch; each command imports what it needs when it runs, so ``--help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from cyclopts import App
+
+if TYPE_CHECKING:
+    from regrow.errors import RegrowError
+
+USER_MISTAKE = 2
+INTERRUPTED = 130
+
+app = App(
+    name="regrow",
+    help="Depth-prune language models, repair and heal the cut, and measure what breaks and what comes back.",
+    version=lambda: version("regrow"),
+    version_flags=["--version"],
+    help_format="markdown",
+)
+
+_COMMANDS: dict[str, tuple[str, str]] = {
+    "quickstart": ("regrow.cli.quickstart:quickstart", "Prune, measure, repair, heal and measure again, in one go."),
+    "prune": ("regrow.cli.prune:prune", "Remove the least important blocks and save the checkpoint."),
+    "repair": ("regrow.cli.repair:repair", "Bridge the cut of a pruned model without training."),
+    "heal": ("regrow.cli.heal:heal", "Fine-tune a pruned model under an exact token budget."),
+    "eval": ("regrow.cli.evaluate:evaluate", "Measure six capabilities and perplexity."),
+    "report": ("regrow.cli.report:report", "Compare measured stages in a table and one HTML page."),
+    "ls": ("regrow.cli.listing:ls", "List criteria, repairs, capabilities, scopes or embedded models."),
+}
+for _place, (_name, (_target, _help)) in enumerate(_COMMANDS.items()):
+    app.command(_target, name=_name, help=_help, sort_key=_place)
+
+models = App(name="models", help="Fetch the embedded models, show what a model is made of.", sort_key=len(_COMMANDS))
+models.command("regrow.cli.models:pull", name="pull", help="Fetch an embedded model and check its sha256.")
+models.command("regrow.cli.models:show", name="show", help="Show a model's blocks, parameters and history.")
+app.command(models)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit: 0 done, 2 a user's mistake, 130 interrupted, 1 a fault of regrow (traceback)."""
+    words = sys.argv[1:] if arguments is None else arguments
+    # A refusal must not depend on progress bars of libraries underneath, which write to the same terminal.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    try:
+        code = _run(words)
+    except KeyboardInterrupt:
+        sys.stderr.write("\ninterrupted; the same command continues where it stopped\n")
+        code = INTERRUPTED
+    except BrokenPipeError:
+        # The reader of a pipe went away (`| head`): not a fault, and nothing more can be written.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code)
+
+
+def _run(words: list[str]) -> int:
+    from cyclopts import CycloptsError
+
+    from regrow.errors import RegrowError
+
+    try:
+        result = app(words, exit_on_error=False, print_error=False, result_action="return_value")
+    except CycloptsError as error:
+        _refuse(_plain(error), "regrow --help" if not words else f"regrow {_known(words)} --help".replace("  ", " "))
+        return USER_MISTAKE
+    except RegrowError as error:
+        _refuse(str(error), error.hint)
+        return USER_MISTAKE
+    except MemoryError:
+        _refuse("there is not enough memory for this", "use --dtype bfloat16, a smaller model or fewer tokens")
+        return USER_MISTAKE
+    except Exception as error:
+        mistake = _foreign_mistake(error)
+        if mistake is None:
+            raise
+        _refuse(str(mistake), mistake.hint)
+        return USER_MISTAKE
+    return result if isinstance(result, int) else 0
+
+
+def _foreign_mistake(error: Exception) -> RegrowError | None:
+    """Return the user's mistake behind an error of a library: memory or disk used up; None when it is a fault."""
+    from regrow.errors import ModelError, StudyError
+
+    if type(error).__name__ == "OutOfMemoryError" or "not enough memory" in str(error):
+        return ModelError("there is not enough memory for this", hint="use --dtype bfloat16, a smaller model or batch")
+    if isinstance(error, OSError) and error.errno in (28, 122, 30, 13):  # no space, quota, read-only, no permission
+        return StudyError(f"cannot write '{error.filename or 'the output'}': {error.strerror}", hint="choose another folder")
+    return None
+
+
+def _plain(error: Any) -> str:
+    """Return an error of the argument parser as one sentence without a box."""
+    return " ".join(str(error).split())
+
+
+def _known(words: list[str]) -> str:
+    kept = []
+    for word in words[:2]:
+        if word in _COMMANDS or word == "models" or (kept == ["models"] and word in ("pull", "show")):
+            kept.append(word)
+        else:
+            break
+    return " ".join(kept)
+
+
+def _refuse(message: str, hint: str | None) -> None:
+    from rich.markup import escape
+
+    from regrow.cli.output import stderr_console
+
+    console = stderr_console()
+    console.print(f"[bold red]error:[/] {escape(message)}", highlight=False, soft_wrap=True)
+    if hint:
+        console.print(f"  [bold]try:[/] {escape(hint)}", highlight=False, soft_wrap=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""The options that several commands share, and how a spec file and the command line combine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from cyclopts import Parameter
+
+from regrow.errors import ConfigError
+
+S = TypeVar("S")
+
+Output = Annotated[Path, Parameter(name=["--output", "-o"], help="Folder to write; must not hold anything else.")]
+Device = Annotated[str, Parameter(help="auto, cpu, cuda, cuda:N or mps.")]
+Dtype = Annotated[str, Parameter(help="auto, float32, bfloat16 or float16.")]
+Json = Annotated[bool, Parameter(name="--json", negative="", help="Print the result as JSON on standard output.")]
+Quiet = Annotated[bool, Parameter(name=["--quiet", "-q"], negative="", help="No progress and no notes.")]
+SpecFile = Annotated[Path | None, Parameter(name="--spec", help="YAML file with these options; the command line wins.")]
+Calibration = Annotated[
+    str | None, Parameter(help="bundled, wikitext2, c4, a .txt or .jsonl file, or hub:ID. Default: bundled.")
+]
+
+
+def merged(kind: type[S], file: Path | None, given: dict[str, Any]) -> S:
+    """Return a spec from a YAML file overridden by the options typed (those that are not None)."""
+    from regrow.records.specs import build, read_yaml
+
+    values: dict[str, Any] = read_yaml(file) if file is not None else {}
+    where = f"'{file}'" if file is not None else "the options"
+    typed = {key: value for key, value in given.items() if value is not None}
+    return build(kind, {**values, **typed}, where=where)  # type: ignore[type-var]
+
+
+def one_of(first: Any, second: Any, names: str) -> None:
+    """Raise ConfigError when both of two exclusive options were given."""
+    if first is not None and second is not None:
+        raise ConfigError(f"{names} exclude each other", hint="give one of them")
