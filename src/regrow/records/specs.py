@@ -15,10 +15,10 @@ S = TypeVar("S", bound=Frozen)
 
 
 class PruneSpec(Frozen):
-    """Which blocks go. Exactly one of ``blocks`` (0-based) and ``remove`` (how many) decides."""
+    """Which blocks go. Exactly one of ``blocks`` (0-based) and ``remove`` (a count, or a share such as "25%") decides."""
 
     criterion: str = "block-influence"
-    remove: int | None = None
+    remove: int | str | None = None
     blocks: tuple[int, ...] | None = None
     protect: tuple[int, ...] = (0,)
     contiguous: bool = False

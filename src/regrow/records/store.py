@@ -7,6 +7,7 @@ a finished one; there is no third state.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from regrow.records.results import ItemScore, RunRecord
 ASKED = "run.json"
 RESULT = "result.json"
 ITEMS = "items.jsonl"
+PARTS = "parts"
 
 
 class RunFolder:
@@ -57,11 +59,30 @@ class RunFolder:
         write_json(file, ask)
         return False
 
+    def write_partial(self, items: Iterable[ItemScore]) -> None:
+        """Keep the items of a finished part (one capability), so that a stopped run continues after it."""
+        graded = list(items)
+        if graded:
+            lines = "".join(item.model_dump_json() + "\n" for item in graded)
+            write_text(self.path / PARTS / f"{graded[0].capability}.jsonl", lines)
+
+    def read_partial(self) -> list[ItemScore]:
+        """Return the items that a stopped run of this folder left behind. A part that cannot be read is measured anew."""
+        found: list[ItemScore] = []
+        for part in sorted((self.path / PARTS).glob("*.jsonl")):
+            try:
+                lines = part.read_text("utf-8").splitlines()
+                found.extend(ItemScore.model_validate_json(line) for line in lines)
+            except (ValidationError, OSError, ValueError):
+                part.unlink(missing_ok=True)
+        return found
+
     def write_evaluation(self, record: RunRecord, items: Iterable[ItemScore]) -> None:
         """Write the items, then the record that declares them complete."""
         lines = "".join(item.model_dump_json() + "\n" for item in items)
         write_text(self.path / ITEMS, lines)
         write_text(self.path / RESULT, record.model_dump_json(indent=2) + "\n")
+        shutil.rmtree(self.path / PARTS, ignore_errors=True)
 
 
 def read_evaluation(path: Path) -> tuple[RunRecord, list[ItemScore]]:

@@ -1,0 +1,68 @@
+"""How one checkpoint follows from another: which model it came from, what was done, whether it was done already."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from regrow.errors import ModelError
+from regrow.models.families import blocks_of
+from regrow.models.load import LoadedModel, load_model
+from regrow.records.atomic import refuse_used
+from regrow.records.checkpoint import CheckpointFacts, Step, read_facts
+from regrow.records.results import provenance
+
+
+def facts_before(loaded: LoadedModel) -> CheckpointFacts:
+    """Return the history of a loaded model: its ``regrow.json``, or a fresh one that names it as the unpruned model."""
+    if loaded.facts is not None:
+        return loaded.facts
+    return CheckpointFacts(
+        source=loaded.source,
+        source_weights_sha256=loaded.weights_sha256,
+        architecture=type(loaded.model).__name__,
+        unpruned_blocks=len(blocks_of(loaded.model)),
+    )
+
+
+def step(kind: Any, options: dict[str, Any], outcome: dict[str, Any], *, seed: int | None = None) -> Step:
+    """Return the record of a command's work on a checkpoint."""
+    return Step(kind=kind, options=options, outcome=outcome, provenance=provenance(options, seed=seed))
+
+
+def done_before(output: Path, kind: str, options: dict[str, Any]) -> CheckpointFacts | None:
+    """Return the facts of ``output`` when exactly this step already made it; None when the folder is free.
+
+    Raises StudyError when it holds anything else. Asked before any work, so that a refusal costs nothing.
+    """
+    if output.is_dir():
+        facts = read_facts(output)
+        if facts is not None and facts.steps and facts.steps[-1].kind == kind and facts.steps[-1].options == options:
+            return facts
+    refuse_used(output)
+    return None
+
+
+def checkpoint_facts(folder: str | Path, *, what: str) -> CheckpointFacts:
+    """Return the facts of a pruned checkpoint folder. Raises ModelError when it is not one of regrow's."""
+    path = Path(folder)
+    facts = read_facts(path) if path.is_dir() else None
+    if facts is None:
+        raise ModelError(
+            f"'{folder}' is not a checkpoint of regrow (no regrow.json), so {what} does not know what was removed",
+            hint="make one with `regrow prune MODEL --remove 2 --output DIR` and pass that folder",
+        )
+    return facts
+
+
+def unpruned_model(facts: CheckpointFacts, source: str | None, *, dtype: str, device: str) -> LoadedModel:
+    """Return the unpruned model behind a checkpoint, or the one given in its place; another model's weights are
+    refused because everything fitted on it would be wrong."""
+    loaded = load_model(source or facts.source, dtype=dtype, device=device)
+    if facts.source_weights_sha256 and loaded.weights_sha256 and loaded.weights_sha256 != facts.source_weights_sha256:
+        raise ModelError(
+            f"'{loaded.source}' has other weights (sha256 {loaded.weights_sha256[:12]}) than the model this checkpoint "
+            f"was cut from ({facts.source_weights_sha256[:12]})",
+            hint="pass the original with --unpruned",
+        )
+    return loaded

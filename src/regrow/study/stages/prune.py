@@ -1,0 +1,75 @@
+"""Remove the least important blocks of a model and save what is left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from regrow.criteria.registry import CRITERIA
+from regrow.criteria.run import choose_blocks
+from regrow.data.calibration import load_calibration
+from regrow.errors import ConfigError, ModelError
+from regrow.models.families import blocks_of
+from regrow.models.load import load_model
+from regrow.models.save import save_checkpoint
+from regrow.protocols import Watcher
+from regrow.records.checkpoint import CheckpointFacts
+from regrow.records.quantities import parse_removal
+from regrow.records.results import LayerScores
+from regrow.records.specs import PruneSpec
+from regrow.study.stages.chain import done_before, facts_before, step
+from regrow.surgery import check_blocks, remove_blocks
+
+
+def prune(
+    source: str, spec: PruneSpec, output: Path, *, watch: Watcher, dtype: str = "auto", device: str = "auto"
+) -> CheckpointFacts:
+    """Return the facts of the pruned checkpoint written to ``output``.
+
+    Pruning a checkpoint of regrow again counts block indices in that checkpoint; ``removed_blocks`` of the result
+    always refers to the unpruned model. Raises ModelError for a model with bridges: the cut must come first.
+    """
+    if (spec.blocks is None) == (spec.remove is None):
+        raise ConfigError("say either how many blocks to remove or which", hint="--remove 2, or --blocks 13,14")
+    if spec.blocks is None and spec.criterion not in CRITERIA:
+        CRITERIA.get(spec.criterion)
+    options = {"source": source, **spec.model_dump(mode="json")}
+    found = done_before(output, "prune", options)
+    if found is not None:
+        watch.note(f"'{output}' is already this very checkpoint")
+        return found
+    watch.begin(f"loading {source}")
+    loaded = load_model(source, dtype=dtype, device=device)
+    count = len(blocks_of(loaded.model))
+    watch.end(f"{count} blocks, {loaded.dtype}".replace("torch.", ""))
+    before = facts_before(loaded)
+    if before.bridges:
+        raise ModelError(
+            f"'{source}' carries bridges fitted to its cut; cutting it again would leave them wrong",
+            hint="prune the unrepaired checkpoint, then repair the result",
+        )
+    scores: LayerScores | None = None
+    if spec.blocks is not None:
+        removed = tuple(sorted(check_blocks(spec.blocks, count)))
+        if not removed:
+            raise ConfigError("--blocks names no block", hint="write for example --blocks 13,14")
+    else:
+        remove = spec.remove if isinstance(spec.remove, int) else parse_removal(str(spec.remove), count)
+        scores = choose_blocks(loaded, spec, remove=remove, watch=watch, load=load_calibration)
+        removed = scores.removed
+    remove_blocks(loaded.model, removed)
+    watch.begin(f"saving to {output} and comparing the reloaded checkpoint")
+    facts = before.model_copy(
+        update={
+            "removed_blocks": _in_unpruned_terms(before, removed),
+            "scores": scores,
+            "steps": (*before.steps, step("prune", options, {"removed_blocks": list(removed)}, seed=spec.seed)),
+        }
+    )
+    facts = save_checkpoint(loaded, output, facts)
+    watch.end("same logits, same cached generation")
+    return facts
+
+
+def _in_unpruned_terms(before: CheckpointFacts, removed: tuple[int, ...]) -> tuple[int, ...]:
+    kept = [index for index in range(before.unpruned_blocks) if index not in before.removed_blocks]
+    return tuple(sorted({*before.removed_blocks, *(kept[index] for index in removed)}))
