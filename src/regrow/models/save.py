@@ -7,6 +7,7 @@ short cached generation as the model in memory.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,18 @@ _GENERATED_TOKENS = 8
 _PROBE_TEXTS = ("The answer is 42.", '{"name": "Ada", "tags": ["x", "y"]}', "  Zürich – naïve\n\tdef f(x): return x**2")
 
 
-def save_checkpoint(loaded: LoadedModel, folder: Path, facts: CheckpointFacts, *, card: str | None = None) -> CheckpointFacts:
+def save_checkpoint(
+    loaded: LoadedModel,
+    folder: Path,
+    facts: CheckpointFacts,
+    *,
+    card: str | None = None,
+    beside: Mapping[str, Path] | None = None,
+) -> CheckpointFacts:
     """Write ``loaded`` to ``folder`` and return the facts completed with the hashes of the weight files.
 
-    Weights are stored in the source's own number format when that loses nothing, else as they are in memory. ``card``
-    becomes README.md. Raises StudyError when the folder is in use or the disk too full, ModelError when the reloaded
+    Weights are stored in the narrowest number format that loses nothing. ``card`` becomes README.md; ``beside`` maps
+    names in the checkpoint folder to files or folders copied there (an adapter, a log). Raises StudyError when the folder is in use or the disk too full, ModelError when the reloaded
     checkpoint differs from the model in memory; the folder then does not exist.
     """
     refuse_used(folder)
@@ -47,6 +55,8 @@ def save_checkpoint(loaded: LoadedModel, folder: Path, facts: CheckpointFacts, *
         if card is not None:
             write_text(scratch / "README.md", card)
         verify_checkpoint(loaded, scratch)
+        for name, origin in (beside or {}).items():
+            (shutil.copytree if origin.is_dir() else shutil.copyfile)(origin, scratch / name)
     loaded.facts = complete
     return complete
 

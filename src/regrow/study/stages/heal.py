@@ -1,0 +1,84 @@
+"""Heal a pruned or repaired checkpoint: pools answered by the unpruned model, training, the merged checkpoint."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from regrow.errors import ModelError
+from regrow.heal.loop import heal as train
+from regrow.models.load import LoadedModel, load_model
+from regrow.models.save import save_checkpoint
+from regrow.protocols import Watcher
+from regrow.records.checkpoint import CheckpointFacts
+from regrow.records.specs import HealSpec
+from regrow.records.store import RunFolder
+from regrow.study.stages.chain import checkpoint_facts, done_before, facts_before, step, unpruned_model
+from regrow.study.stages.pools import pools_of
+
+ADAPTER = "adapter"
+LOG = "healing_log.jsonl"
+
+
+def heal(
+    pruned: str,
+    spec: HealSpec,
+    output: Path,
+    *,
+    watch: Watcher,
+    suite: str = "mini",
+    unpruned: str | None = None,
+    pool_examples: int = 200,
+    pools_folder: Path | None = None,
+    dtype: str = "auto",
+    device: str = "auto",
+) -> CheckpointFacts:
+    """Return the facts of the healed checkpoint written to ``output`` (merged; the adapter in ``output/adapter``).
+
+    Training state is kept in ``output``.healing until the checkpoint is complete: the same command continues a stopped
+    run, another one is refused.
+    """
+    facts = checkpoint_facts(pruned, what="healing")
+    if not facts.removed_blocks:
+        raise ModelError(f"'{pruned}' has all its blocks, so there is nothing to heal", hint="prune it first")
+    options = {"pruned": str(pruned), "suite": suite, "pool_examples": pool_examples, **spec.model_dump(mode="json")}
+    found = done_before(output, "heal", options)
+    if found is not None:
+        watch.note(f"'{output}' is already this very checkpoint")
+        return found
+    state = output.with_name(output.name + ".healing")
+    RunFolder(state).claim("healing", {**options, "dtype": dtype})
+    teacher: list[LoadedModel] = []
+
+    def unpruned_once() -> LoadedModel:
+        if not teacher:
+            teacher.append(unpruned_model(facts, unpruned, dtype=dtype, device=device))
+        return teacher[0]
+
+    pools = pools_of(
+        suite,
+        unpruned_once,
+        source=unpruned or facts.source,
+        weights_sha256=facts.source_weights_sha256,
+        examples=pool_examples,
+        watch=watch,
+        folder=pools_folder,
+    )
+    teacher.clear()
+    watch.begin(f"loading {pruned}")
+    loaded = load_model(pruned, dtype=dtype, device=device)
+    watch.end()
+    result = train(loaded, pools, spec, state, watch=watch)
+    watch.begin(f"saving to {output} and comparing the reloaded checkpoint")
+    before = facts_before(loaded)
+    facts = before.model_copy(
+        update={
+            "healing_tokens": before.healing_tokens + result.tokens,
+            "steps": (*before.steps, step("heal", options, result.outcome, seed=spec.seed)),
+        }
+    )
+    beside = {ADAPTER: result.adapter_folder, LOG: result.log_file}
+    facts = save_checkpoint(loaded, output, facts, beside={name: path for name, path in beside.items() if path})
+    shutil.rmtree(state, ignore_errors=True)
+    watch.end("same logits, same cached generation")
+    return facts

@@ -1,0 +1,57 @@
+"""The healing pools of a suite, answered by the unpruned model: made once per model and suite, kept in the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from regrow.capabilities.suites import heal_pools
+from regrow.capabilities.teacher import build_pool
+from regrow.data.pools import Pool, load_pool, save_pool
+from regrow.errors import DataError
+from regrow.models.cache import cache_folder
+from regrow.models.load import LoadedModel
+from regrow.protocols import Watcher
+from regrow.records.fingerprint import fingerprint
+
+
+def pools_of(
+    suite_name: str,
+    teacher: Callable[[], LoadedModel],
+    *,
+    source: str,
+    weights_sha256: str,
+    examples: int,
+    watch: Watcher,
+    folder: Path | None = None,
+) -> dict[str, Pool]:
+    """Return the healing pools of a suite by name, each with at most ``examples`` prompts answered by the teacher.
+
+    Pools found in ``folder`` (default: the cache, under the teacher's weights and the prompts' fingerprint) are read;
+    the others are written as soon as they are complete, so that a stopped run loses at most one pool. ``teacher`` is
+    called only when something must be answered.
+    """
+    prompts = heal_pools(suite_name)
+    asked = fingerprint(
+        {
+            "weights": weights_sha256,
+            "examples": examples,
+            "prompts": {name: [list(item.messages) for item in pool.items] for name, pool in prompts.items()},
+        }
+    )
+    place = folder or cache_folder("pools", asked[:24])
+    found: dict[str, Pool] = {}
+    for name, prompt_pool in prompts.items():
+        target = place / name
+        if target.exists():
+            try:
+                found[name] = load_pool(target)
+                continue
+            except DataError as error:
+                watch.note(f"note: {error}; the pool '{name}' is made again")
+        watch.begin(f"{source} answers the healing prompts of {name}", min(examples, len(prompt_pool.items)), "prompts")
+        pool = build_pool(teacher(), prompt_pool.capability, prompt_pool.items[:examples], name=name, watch=watch)
+        save_pool(pool, target)
+        watch.end(f"{len(pool.examples)} kept, {sum(pool.dropped.values())} dropped")
+        found[name] = pool
+    return found
