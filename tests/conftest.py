@@ -78,7 +78,7 @@ def tiny_tokenizer(vocabulary: int = 96) -> Any:
     from transformers import PreTrainedTokenizerFast
 
     special = ["<pad>", "<bos>", "<eos>"]
-    letters = [chr(code) for code in range(32, 127)][: vocabulary - len(special) - 1] + ["\n"]
+    letters = [*(chr(code) for code in range(32, 32 + vocabulary - 4)), "\n"]
     table = {token: index for index, token in enumerate(special + letters)}
     backend = Tokenizer(models.BPE(vocab=table, merges=[], unk_token=None))
     backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")

@@ -1,4 +1,4 @@
-"""The shapes that methods have: what a criterion, a repair, a capability, an allocation rule and an engine must offer."""
+"""The shapes that methods have: what a criterion, a repair, a capability or an allocation rule must offer."""
 
 from __future__ import annotations
 

@@ -13,7 +13,9 @@ from regrow.models.families import anatomy_of, text_config_of
 # Attributes in which modules of transformers keep their depth.
 _DEPTH_ATTRIBUTES = ("layer_idx", "layer_id", "layer_index")
 # Config lists that can have the length of the block list by accident and say nothing per layer.
-_NOT_PER_LAYER = frozenset({"architectures", "eos_token_id", "bos_token_id", "pad_token_id", "keys_to_ignore_at_inference"})
+_NOT_PER_LAYER = frozenset(
+    {"architectures", "eos_token_id", "bos_token_id", "pad_token_id", "keys_to_ignore_at_inference"}
+)
 # Config numbers that count the first or the last blocks of a kind.
 _COUNT_OF_FIRST = ("max_window_layers", "first_k_dense_replace")
 _COUNT_OF_LAST = ("num_kv_shared_layers",)
@@ -36,7 +38,7 @@ def remove_blocks(model: nn.Module, blocks: Sequence[int]) -> nn.Module:
     config = text_config_of(model)
     if getattr(config, "scale_attn_by_inverse_layer_idx", False):
         raise ModelError(
-            "this model scales attention by its depth (scale_attn_by_inverse_layer_idx), so a renumbered block computes "
+            "this model scales attention by its depth (scale_attn_by_inverse_layer_idx): a renumbered block computes "
             "something else",
             hint="prune a model without that option",
         )
@@ -54,7 +56,9 @@ def check_blocks(blocks: Sequence[int], count: int) -> frozenset[int]:
         if isinstance(index, bool) or not isinstance(index, int):
             raise ModelError(f"block indices are whole numbers, got {index!r}", hint=f"allowed: 0 to {count - 1}")
         if not 0 <= index < count:
-            raise ModelError(f"there is no block {index}: the model has {count} blocks", hint=f"allowed: 0 to {count - 1}")
+            raise ModelError(
+                f"there is no block {index}: the model has {count} blocks", hint=f"allowed: 0 to {count - 1}"
+            )
     gone = frozenset(blocks)
     if len(gone) != len(blocks):
         twice = sorted({index for index in blocks if list(blocks).count(index) > 1})

@@ -105,9 +105,11 @@ def test_a_tensor_of_a_removed_block_is_not_saved(tmp_path: Path) -> None:
 
     model = tiny_model("llama")
     remove_blocks(model, [0, 1])
-    save_checkpoint(LoadedModel(model, tiny_tokenizer(), "t"), tmp_path / "o", CheckpointFacts(source="t", unpruned_blocks=6))
+    save_checkpoint(
+        LoadedModel(model, tiny_tokenizer(), "t"), tmp_path / "o", CheckpointFacts(source="t", unpruned_blocks=6)
+    )
     with safe_open(tmp_path / "o" / "model.safetensors", "pt") as weights:
-        depths = {int(name.split(".")[2]) for name in weights.keys() if ".layers." in name}
+        depths = {int(name.split(".")[2]) for name in weights.keys() if ".layers." in name}  # noqa: SIM118
     assert depths == {0, 1, 2, 3}
 
 
@@ -128,13 +130,21 @@ def test_a_checkpoint_that_computes_something_else_is_refused(tmp_path: Path) ->
     # A per-layer field out of step with the blocks: what a careless surgeon would leave behind.
     model.config.no_rope_layers = [1 - value for value in model.config.no_rope_layers]
     with pytest.raises(ModelError):
-        save_checkpoint(LoadedModel(model, tiny_tokenizer(), "t"), tmp_path / "o", CheckpointFacts(source="t", unpruned_blocks=6))
+        save_checkpoint(
+            LoadedModel(model, tiny_tokenizer(), "t"), tmp_path / "o", CheckpointFacts(source="t", unpruned_blocks=6)
+        )
     assert not (tmp_path / "o").exists() and not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
     ("blocks", "said"),
-    [([6], "no block 6"), ([-1], "no block -1"), ([1, 1], "twice"), ([0, 1, 2, 3, 4, 5], "all 6"), ([True], "whole numbers")],
+    [
+        ([6], "no block 6"),
+        ([-1], "no block -1"),
+        ([1, 1], "twice"),
+        ([0, 1, 2, 3, 4, 5], "all 6"),
+        ([True], "whole numbers"),
+    ],
 )
 def test_nonsense_is_refused_and_nothing_changes(blocks: list[int], said: str) -> None:
     model = tiny_model("llama")

@@ -15,7 +15,9 @@ def evaluate(
     *,
     output: Output,
     suite: Annotated[str | None, Parameter(help="The item suite. Default: mini.")] = None,
-    capabilities: Annotated[str | None, Parameter(help="Only these, comma-separated; see `regrow ls capabilities`.")] = None,
+    capabilities: Annotated[
+        str | None, Parameter(help="Only these, comma-separated; see `regrow ls capabilities`.")
+    ] = None,
     split: Annotated[str | None, Parameter(help="dev or test. Default: test.")] = None,
     items: Annotated[int | None, Parameter(help="At most this many items per capability. Default: all.")] = None,
     perplexity: Annotated[bool | None, Parameter(help="Measure perplexity on the bundled text too.")] = None,
@@ -44,7 +46,9 @@ def evaluate(
 
     given = {
         "suite": suite,
-        "capabilities": tuple(part.strip() for part in capabilities.split(",") if part.strip()) if capabilities else None,
+        "capabilities": tuple(part.strip() for part in capabilities.split(",") if part.strip())
+        if capabilities
+        else None,
         "split": split,
         "items": items,
         "perplexity": perplexity,

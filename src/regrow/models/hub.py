@@ -11,7 +11,7 @@ WANTED_FILES = ("*.safetensors", "*.safetensors.index.json", "*.json", "*.jinja"
 
 
 def fetch_snapshot(repo: str, *, revision: str | None = None, target: Path | None = None) -> Path:
-    """Return the local folder of a hub model, downloaded or from the hub's cache. Raises ModelError when unreachable."""
+    """Return the local folder of a hub model, downloaded or cached. Raises ModelError when it cannot be reached."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 

@@ -83,7 +83,9 @@ def _locate(name: str, revision: str | None) -> tuple[Path | None, str, Path | N
     path = find_embedded(name) if name.startswith(PREFIX) else Path(name).expanduser()
     if path.is_file():
         if path.suffix.lower() != ".gguf":
-            raise ModelError(f"'{name}' is a file, but not a .gguf", hint="pass the checkpoint's folder or a .gguf file")
+            raise ModelError(
+                f"'{name}' is a file, but not a .gguf", hint="pass the checkpoint's folder or a .gguf file"
+            )
         folder, sha256 = folder_of_gguf(path)
         return folder, sha256, path
     if path.is_dir():
@@ -153,7 +155,9 @@ def _read_weights(folder: Path, config: dict[str, Any], dtype: torch.dtype) -> A
                 str(folder), dtype=dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True
             )
     except SafetensorError as error:
-        raise ModelError(f"a weight file in '{folder}' is damaged: {error}", hint="fetch or make the checkpoint again") from error
+        raise ModelError(
+            f"a weight file in '{folder}' is damaged: {error}", hint="fetch or make the checkpoint again"
+        ) from error
     except (ValueError, KeyError, OSError, RuntimeError, ImportError) as error:
         raise ModelError(
             f"transformers cannot load '{folder}': {str(error).splitlines()[0]}",

@@ -36,8 +36,9 @@ def save_checkpoint(
     """Write ``loaded`` to ``folder`` and return the facts completed with the hashes of the weight files.
 
     Weights are stored in the narrowest number format that loses nothing. ``card`` becomes README.md; ``beside`` maps
-    names in the checkpoint folder to files or folders copied there (an adapter, a log). Raises StudyError when the folder is in use or the disk too full, ModelError when the reloaded
-    checkpoint differs from the model in memory; the folder then does not exist.
+    names in the checkpoint folder to files or folders copied there (an adapter, a log). Raises StudyError when the
+    folder is in use or the disk too full, ModelError when the reloaded checkpoint differs from the model in memory;
+    the folder then does not exist.
     """
     refuse_used(folder)
     model = loaded.model
@@ -46,7 +47,11 @@ def save_checkpoint(
     with new_folder(folder) as scratch:
         with quiet_transformers():
             # A checkpoint in the original's narrower format is half the size; the caller's model stays as it is.
-            state = {name: tensor.to(stored) for name, tensor in model.state_dict().items()} if stored != loaded.dtype else None
+            state = (
+                {name: tensor.to(stored) for name, tensor in model.state_dict().items()}
+                if stored != loaded.dtype
+                else None
+            )
             _write(model, scratch, state)
             loaded.tokenizer.save_pretrained(scratch)
         hashes = {file.name: file_sha256(file) for file in sorted(scratch.glob("*.safetensors"))}
@@ -65,7 +70,9 @@ def verify_checkpoint(loaded: LoadedModel, folder: Path) -> None:
     """Raise ModelError unless the checkpoint in ``folder`` computes what the model in memory computes."""
     name = str(loaded.dtype).removeprefix("torch.")
     again = load_model(folder, dtype=name, device=str(loaded.device))
-    probe = torch.arange(1, _PROBE_TOKENS + 1, device=loaded.device) * 37 % loaded.model.config.get_text_config().vocab_size
+    probe = (
+        torch.arange(1, _PROBE_TOKENS + 1, device=loaded.device) * 37 % loaded.model.config.get_text_config().vocab_size
+    )
     with torch.inference_mode():
         here = loaded.model(probe[None]).logits
         there = again.model(probe[None]).logits

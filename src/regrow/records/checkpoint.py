@@ -62,4 +62,6 @@ def read_facts(folder: Path) -> CheckpointFacts | None:
     try:
         return CheckpointFacts.model_validate_json(file.read_bytes())
     except (ValidationError, OSError) as error:
-        raise ModelError(f"'{file}' cannot be read: {error}", hint="make the checkpoint again with `regrow prune`") from error
+        raise ModelError(
+            f"'{file}' cannot be read: {error}", hint="make the checkpoint again with `regrow prune`"
+        ) from error

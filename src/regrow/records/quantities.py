@@ -1,4 +1,4 @@
-"""Numbers as people type them: token counts ("60k", "1M"), block lists ("13,14" or "12-15"), counts or shares ("2", "25%")."""
+"""Numbers as people type them: tokens ("60k", "1M"), block lists ("13,14", "12-15"), counts or shares ("2", "25%")."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ def parse_tokens(text: str, *, option: str) -> int:
         except ValueError:
             match = None
     if not match:
-        raise ConfigError(f"{option} '{text}' is not a number of tokens", hint=f"write for example {option} 60k or {option} 1M")
+        raise ConfigError(
+            f"{option} '{text}' is not a number of tokens", hint=f"write for example {option} 60k or {option} 1M"
+        )
     if count <= 0:
         raise ConfigError(f"{option} must be at least one token, got '{text}'", hint=f"write for example {option} 60k")
     return count
@@ -32,7 +34,9 @@ def parse_blocks(text: str) -> tuple[int, ...]:
     for part in text.replace(" ", "").split(","):
         span = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
         if not span:
-            raise ConfigError(f"--blocks '{text}' is not a list of block indices", hint="write for example --blocks 13,14 or 12-15")
+            raise ConfigError(
+                f"--blocks '{text}' is not a list of block indices", hint="write for example --blocks 13,14 or 12-15"
+            )
         first, last = int(span[1]), int(span[2] or span[1])
         if last < first:
             raise ConfigError(f"--blocks span '{part}' runs backwards", hint=f"write {last}-{first}")
@@ -44,7 +48,9 @@ def parse_removal(text: str, blocks: int) -> int:
     """Return how many of ``blocks`` to remove from a count ("2") or a share ("25%", "0.25"), rounded to the nearest."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", text.strip())
     if not match:
-        raise ConfigError(f"--remove '{text}' is neither a count nor a share", hint="write for example --remove 2 or --remove 25%")
+        raise ConfigError(
+            f"--remove '{text}' is neither a count nor a share", hint="write for example --remove 2 or --remove 25%"
+        )
     value = float(match[1])
     if match[2]:
         count = round(value / 100 * blocks)
@@ -53,11 +59,14 @@ def parse_removal(text: str, blocks: int) -> int:
     elif value == int(value):
         count = int(value)
     else:
-        raise ConfigError(f"--remove '{text}' is not a whole number of blocks", hint="write for example --remove 2 or 25%")
+        raise ConfigError(
+            f"--remove '{text}' is not a whole number of blocks", hint="write for example --remove 2 or 25%"
+        )
     if count < 1:
         raise ConfigError(f"--remove '{text}' removes no block of {blocks}", hint="remove at least one block")
     if count >= blocks:
         raise ConfigError(
-            f"--remove '{text}' would remove {count} of {blocks} blocks, which leaves nothing", hint=f"remove at most {blocks - 1}"
+            f"--remove '{text}' would remove {count} of {blocks} blocks, which leaves nothing",
+            hint=f"remove at most {blocks - 1}",
         )
     return count

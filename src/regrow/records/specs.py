@@ -15,7 +15,7 @@ S = TypeVar("S", bound=Frozen)
 
 
 class PruneSpec(Frozen):
-    """Which blocks go. Exactly one of ``blocks`` (0-based) and ``remove`` (a count, or a share such as "25%") decides."""
+    """Which blocks go: either ``blocks`` (0-based), or ``remove`` of them (a count, or a share such as "25%")."""
 
     criterion: str = "block-influence"
     remove: int | str | None = None
@@ -84,7 +84,9 @@ def build(kind: type[S], values: dict[str, Any], *, where: str = "the options") 
             f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg'].lower()} (got {fault['input']!r})"
             for fault in error.errors()
         )
-        raise ConfigError(f"{where} not valid: {faults}", hint="see the command's --help for what is allowed") from error
+        raise ConfigError(
+            f"{where} not valid: {faults}", hint="see the command's --help for what is allowed"
+        ) from error
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

@@ -26,7 +26,7 @@ PARTS = "parts"
 
 
 class RunFolder:
-    """A folder claimed for one request. Claiming it again with the same request resumes, with another one is refused."""
+    """A folder claimed for one request: the same request claims it again and resumes, another one is refused."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -41,7 +41,9 @@ class RunFolder:
                 before = json.loads(file.read_text("utf-8"))
                 known = before["fingerprint"]
             except (ValueError, KeyError, TypeError) as error:
-                raise StudyError(f"'{file}' cannot be read ({error})", hint="delete the folder and run again") from error
+                raise StudyError(
+                    f"'{file}' cannot be read ({error})", hint="delete the folder and run again"
+                ) from error
             if known != ask["fingerprint"]:
                 changed = _differences(before, ask)
                 raise StudyError(
@@ -67,7 +69,7 @@ class RunFolder:
             write_text(self.path / PARTS / f"{graded[0].capability}.jsonl", lines)
 
     def read_partial(self) -> list[ItemScore]:
-        """Return the items that a stopped run of this folder left behind. A part that cannot be read is measured anew."""
+        """Return the items that a stopped run left here. A part that cannot be read is measured anew."""
         found: list[ItemScore] = []
         for part in sorted((self.path / PARTS).glob("*.jsonl")):
             try:
@@ -97,7 +99,9 @@ def read_evaluation(path: Path) -> tuple[RunRecord, list[ItemScore]]:
         with (path / ITEMS).open(encoding="utf-8") as stream:
             items = [ItemScore.model_validate_json(line) for line in stream if line.strip()]
     except (ValidationError, OSError, ValueError) as error:
-        raise DataError(f"'{path}' is not a readable evaluation: {error}", hint="measure it again with `regrow eval`") from error
+        raise DataError(
+            f"'{path}' is not a readable evaluation: {error}", hint="measure it again with `regrow eval`"
+        ) from error
     return record, items
 
 

@@ -37,7 +37,9 @@ def repair(
     if not facts.removed_blocks:
         raise ModelError(f"'{pruned}' has all its blocks, so there is no cut to repair", hint="prune it first")
     if facts.bridges:
-        raise ModelError(f"'{pruned}' is repaired already ({facts.bridges[0].method})", hint="repair the pruned checkpoint")
+        raise ModelError(
+            f"'{pruned}' is repaired already ({facts.bridges[0].method})", hint="repair the pruned checkpoint"
+        )
     if facts.healing_tokens:
         raise ModelError(
             f"'{pruned}' was healed on {facts.healing_tokens:,} tokens; a repair must come before healing",
