@@ -47,9 +47,9 @@ def read_gguf(file: Path, dtype: torch.dtype) -> tuple[Any, Any]:
         with quiet_transformers(), contextlib.redirect_stderr(io.StringIO()):
             model = AutoModelForCausalLM.from_pretrained(str(file.parent), gguf_file=file.name, dtype=dtype)
             tokenizer = AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name)
-    except (ValueError, KeyError, OSError, NotImplementedError) as error:
+    except Exception as error:  # the parser promises no error type for a file that is cut or foreign
         raise ModelError(
-            f"'{file}' cannot be read as a GGUF model: {str(error).splitlines()[0]}",
+            f"'{file}' cannot be read as a GGUF model: {(str(error) or type(error).__name__).splitlines()[0]}",
             hint="transformers reads the GGUF files of its supported architectures; else pass the original checkpoint",
         ) from error
     drop_quantization_marks(model)

@@ -80,6 +80,8 @@ def locate(source: str, revision: str | None = None) -> Path:
 
 
 def _locate(name: str, revision: str | None) -> tuple[Path | None, str, Path | None]:
+    if not name.strip():
+        raise ModelError("there is no model at '' (an empty name)", hint="pass a folder, a .gguf file or a hub id")
     path = find_embedded(name) if name.startswith(PREFIX) else Path(name).expanduser()
     if path.is_file():
         if path.suffix.lower() != ".gguf":
@@ -91,7 +93,7 @@ def _locate(name: str, revision: str | None) -> tuple[Path | None, str, Path | N
     if path.is_dir():
         return path, "", None
     looks_local = name.startswith((".", "/", "~")) or name.lower().endswith(".gguf") or name.count("/") > 1
-    if looks_local or not name.strip():
+    if looks_local:
         raise ModelError(
             f"there is no model at '{name}'",
             hint="check the path, or pass a hub id (ORGANISATION/MODEL) or embedded:smollm2-135m",

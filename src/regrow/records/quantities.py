@@ -6,7 +6,7 @@ import re
 
 from regrow.errors import ConfigError
 
-_TOKENS = re.compile(r"(\d+(?:[._]\d+)*)\s*([kKmMgGbB]?)")
+_TOKENS = re.compile(r"([0-9]+(?:[._][0-9]+)*)\s*([kKmMgGbB]?)")
 _SCALE = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000, "b": 1_000_000_000}
 
 
@@ -32,7 +32,7 @@ def parse_blocks(text: str) -> tuple[int, ...]:
     """Return 0-based block indices from "13,14" or "12-15,20", in the order given."""
     found: list[int] = []
     for part in text.replace(" ", "").split(","):
-        span = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
+        span = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", part)
         if not span:
             raise ConfigError(
                 f"--blocks '{text}' is not a list of block indices", hint="write for example --blocks 13,14 or 12-15"
@@ -46,7 +46,7 @@ def parse_blocks(text: str) -> tuple[int, ...]:
 
 def parse_removal(text: str, blocks: int) -> int:
     """Return how many of ``blocks`` to remove from a count ("2") or a share ("25%", "0.25"), rounded to the nearest."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", text.strip())
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(%?)", text.strip())
     if not match:
         raise ConfigError(
             f"--remove '{text}' is neither a count nor a share", hint="write for example --remove 2 or --remove 25%"

@@ -1,0 +1,161 @@
+"""Records: whole or absent, typed, and refused with a sentence when they are not what they should be."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from regrow.errors import ConfigError, DataError, StudyError
+from regrow.records.atomic import new_folder, write_json, write_text
+from regrow.records.fingerprint import fingerprint
+from regrow.records.results import Cost, ItemScore, ModelCardFacts, RunRecord, provenance
+from regrow.records.specs import HealSpec, PruneSpec, build, read_yaml
+from regrow.records.store import RunFolder, read_evaluation
+
+ITEM = ItemScore(
+    capability="math", item_id="m-1", split="test", prompt_sha256="0", response="<b>4</b>", score=1.0, seconds=math.nan
+)
+
+
+def record() -> RunRecord:
+    model = ModelCardFacts(source="s", architecture="A", blocks=2, parameters=3, dtype="float32")
+    return RunRecord(
+        label="unpruned",
+        stage="unpruned",
+        suite="mini",
+        split="test",
+        model=model,
+        cost=Cost(),
+        provenance=provenance({}),
+    )
+
+
+def test_an_evaluation_comes_back_as_it_was(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    assert folder.claim("evaluation", {"a": 1}) is False
+    folder.write_evaluation(record(), [ITEM])
+    assert folder.claim("evaluation", {"a": 1}) is True
+    again, items = read_evaluation(tmp_path / "run")
+    assert again.label == "unpruned" and math.isnan(again.cost.wall_seconds)
+    assert items[0].response == ITEM.response and math.isnan(items[0].seconds)
+
+
+def test_another_request_is_refused_and_named(tmp_path: Path) -> None:
+    RunFolder(tmp_path / "run").claim("evaluation", {"seed": 1})
+    with pytest.raises(StudyError, match="seed: 1 there, 2 now"):
+        RunFolder(tmp_path / "run").claim("evaluation", {"seed": 2})
+    with pytest.raises(StudyError, match="a evaluation instead of a healing|instead of a healing"):
+        RunFolder(tmp_path / "run").claim("healing", {"seed": 1})
+
+
+def test_foreign_files_and_broken_claims_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "holiday.jpg").write_bytes(b"")
+    with pytest.raises(StudyError, match="not a run"):
+        RunFolder(tmp_path).claim("evaluation", {})
+    with pytest.raises(StudyError, match="is a file"):
+        RunFolder(tmp_path / "holiday.jpg").claim("evaluation", {})
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "run.json").write_text("{")
+    with pytest.raises(StudyError, match="cannot be read"):
+        RunFolder(broken).claim("evaluation", {})
+
+
+def test_partial_items_survive_and_broken_ones_are_dropped(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.claim("evaluation", {})
+    folder.write_partial([ITEM])
+    (tmp_path / "run" / "parts" / "safety.jsonl").write_text("{half")
+    assert [item.item_id for item in folder.read_partial()] == ["m-1"]
+    folder.write_evaluation(record(), [ITEM])
+    assert not (tmp_path / "run" / "parts").exists()
+
+
+def test_an_unfinished_or_damaged_evaluation_is_said_to_be_one(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no finished evaluation"):
+        read_evaluation(tmp_path)
+    folder = RunFolder(tmp_path / "run")
+    folder.claim("evaluation", {})
+    folder.write_evaluation(record(), [ITEM])
+    items = tmp_path / "run" / "items.jsonl"
+    items.write_text(items.read_text()[:-20])
+    with pytest.raises(DataError, match="not a readable evaluation"):
+        read_evaluation(tmp_path / "run")
+
+
+def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError), new_folder(tmp_path / "out") as scratch:
+        (scratch / "half").write_text("x")
+        raise RuntimeError
+    assert list(tmp_path.iterdir()) == []
+    with new_folder(tmp_path / "out") as scratch:
+        (scratch / "whole").write_text("x")
+    assert (tmp_path / "out" / "whole").read_text() == "x"
+    with pytest.raises(StudyError, match="already holds"), new_folder(tmp_path / "out"):
+        pass
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
+def test_a_killed_writer_leaves_the_old_file(tmp_path: Path) -> None:
+    target = tmp_path / "result.json"
+    write_json(target, {"version": 0})
+    script = textwrap.dedent(
+        f"""
+        import itertools, os, signal, threading
+        from pathlib import Path
+        from regrow.records.atomic import write_json
+        threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
+        for version in itertools.count(1):
+            write_json(Path({str(target)!r}), {{"version": version, "filler": "x" * 200_000}})
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", script], check=False)
+    assert done.returncode == -9
+    assert json.loads(target.read_text())["version"] >= 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_refusing_disk_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StudyError, match="cannot write"):
+        write_text(tmp_path / "file" / "below", "x")
+
+
+def test_nan_never_enters_a_fingerprint_or_a_json_file(tmp_path: Path) -> None:
+    with pytest.raises(ValueError):
+        fingerprint({"x": math.nan})
+    with pytest.raises(ValueError):
+        write_json(tmp_path / "x.json", {"x": math.nan})
+    assert not list(tmp_path.iterdir())
+    assert fingerprint({"a": 1, "b": [1, 2]}) == fingerprint({"b": [1, 2], "a": 1})
+
+
+def test_a_misspelt_key_names_the_right_one(tmp_path: Path) -> None:
+    file = tmp_path / "heal.yaml"
+    file.write_text("tokens: 1000\nlearning_rte: 0.1\n")
+    with pytest.raises(ConfigError, match="learning_rte") as caught:
+        build(HealSpec, read_yaml(file), where=str(file))
+    assert "did you mean 'learning_rate'" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("content", ["- a\n- b\n", "a: [", "\x00"])
+def test_files_that_are_not_a_mapping(tmp_path: Path, content: str) -> None:
+    (tmp_path / "x.yaml").write_text(content)
+    with pytest.raises(ConfigError):
+        read_yaml(tmp_path / "x.yaml")
+    with pytest.raises(ConfigError, match="no file"):
+        read_yaml(tmp_path / "absent.yaml")
+
+
+def test_values_out_of_range_are_named() -> None:
+    with pytest.raises(ConfigError, match="tokens"):
+        build(HealSpec, {"tokens": 0})
+    with pytest.raises(ConfigError, match="calibration_tokens"):
+        build(PruneSpec, {"calibration_tokens": "many"})
