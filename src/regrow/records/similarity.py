@@ -70,4 +70,6 @@ def read_similarity(path: Path) -> SimilarityRecord:
     try:
         return SimilarityRecord.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
-        raise DataError(f"'{path}' is not a similarity record: {error}", hint="compute it again with `regrow rank`") from error
+        raise DataError(
+            f"'{path}' is not a similarity record: {error}", hint="compute it again with `regrow rank`"
+        ) from error

@@ -31,10 +31,11 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def claim(self, kind: str, asked: dict[str, Any]) -> bool:
-        """Return True when this very request is already finished here. Raises StudyError when the folder holds
-        another run or foreign files."""
-        ask = {"kind": kind, "asked": asked, "fingerprint": fingerprint([kind, asked])}
+    def finished(self, kind: str, asked: dict[str, Any]) -> bool:
+        """Return True when this very request is already finished here; nothing is written.
+
+        Raises StudyError when the folder holds another run or foreign files.
+        """
         file = self.path / ASKED
         if file.exists():
             try:
@@ -44,8 +45,8 @@ class RunFolder:
                 raise StudyError(
                     f"'{file}' cannot be read ({error})", hint="delete the folder and run again"
                 ) from error
-            if known != ask["fingerprint"]:
-                changed = _differences(before, ask)
+            if known != fingerprint([kind, asked]):
+                changed = _differences(before, {"kind": kind, "asked": asked})
                 raise StudyError(
                     f"the output folder '{self.path}' already holds another run ({changed})",
                     hint="name another folder with --output, or delete this one",
@@ -58,8 +59,14 @@ class RunFolder:
                 f"the output folder '{self.path}' already holds files that are not a run of regrow",
                 hint="name another folder with --output",
             )
-        write_json(file, ask)
         return False
+
+    def claim(self, kind: str, asked: dict[str, Any]) -> bool:
+        """Take the folder for this request and return whether it is already finished (see :meth:`finished`)."""
+        done = self.finished(kind, asked)
+        if not done:
+            write_json(self.path / ASKED, {"kind": kind, "asked": asked, "fingerprint": fingerprint([kind, asked])})
+        return done
 
     def write_partial(self, items: Iterable[ItemScore]) -> None:
         """Keep the items of a finished part (one capability), so that a stopped run continues after it."""

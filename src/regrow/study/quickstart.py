@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from regrow.models.load import locate
 from regrow.protocols import Watcher
 from regrow.records.checkpoint import CheckpointFacts
 from regrow.records.results import ItemScore, RunRecord
@@ -68,6 +69,8 @@ def quickstart(
         "pool_examples": plan.pool_examples,
         "dtype": dtype,
     }
+    RunFolder(output).finished("quickstart", asked)
+    locate(source)
     RunFolder(output).claim("quickstart", asked)
     place = {"dtype": dtype, "device": device}
     checkpoints, evaluations = output / CHECKPOINTS, output / EVALUATIONS

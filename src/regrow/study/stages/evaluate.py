@@ -36,13 +36,14 @@ def evaluate(
     chosen = chosen_capabilities(spec)
     asked = {"source": source, "spec": spec.model_dump(mode="json"), "label": label, "dtype": dtype}
     folder = RunFolder(output)
-    if folder.claim("evaluation", asked):
+    if folder.finished("evaluation", asked):
         watch.note(f"'{output}' already holds this evaluation")
         return read_evaluation(output)
     if loaded is None:
         watch.begin(f"loading {source}")
         loaded = load_model(source, dtype=dtype, device=device)
         watch.end(f"{len(blocks_of(loaded.model))} blocks")
+    folder.claim("evaluation", asked)
     before = folder.read_partial()
     if before:
         watch.note(f"{len(before)} items were already measured; the rest follows")

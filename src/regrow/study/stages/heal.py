@@ -47,7 +47,8 @@ def heal(
         watch.note(f"'{output}' is already this very checkpoint")
         return found
     state = output.with_name(output.name + ".healing")
-    RunFolder(state).claim("healing", {**options, "dtype": dtype})
+    asked = {**options, "dtype": dtype}
+    RunFolder(state).finished("healing", asked)
     teacher: list[LoadedModel] = []
 
     def unpruned_once() -> LoadedModel:
@@ -68,6 +69,7 @@ def heal(
     watch.begin(f"loading {pruned}")
     loaded = load_model(pruned, dtype=dtype, device=device)
     watch.end()
+    RunFolder(state).claim("healing", asked)
     result = train(loaded, pools, spec, state, watch=watch)
     watch.begin(f"saving to {output} and comparing the reloaded checkpoint")
     before = facts_before(loaded)
