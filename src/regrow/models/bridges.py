@@ -197,16 +197,27 @@ def bridges_of(model: nn.Module) -> list[Attached]:
     return found
 
 
+def take_bridge(model: nn.Module, after_block: int) -> Bridge:
+    """Return the bridge after block ``after_block`` (-1: before block 0) and take it off. Raises ModelError when there
+    is none. A model without bridges is a plain one again."""
+    found = {entry.after_block: entry.bridge for entry in bridges_of(model)}
+    if after_block not in found:
+        raise ModelError(f"there is no bridge after block {after_block}", hint=f"there are: {sorted(found) or 'none'}")
+    name = ENTRY if after_block == -1 else EXIT
+    block = blocks_of(model)[max(after_block, 0)]
+    getattr(block, _HANDLE + name).remove()
+    delattr(block, name)
+    delattr(block, _HANDLE + name)
+    if len(found) == 1:
+        model.__class__ = plain_class(type(model))
+    return found[after_block]
+
+
 def detach_bridges(model: nn.Module) -> list[Attached]:
     """Return the bridges of ``model`` after taking them off it; the model is then a plain one again."""
     found = bridges_of(model)
-    for block in blocks_of(model):
-        for name in (ENTRY, EXIT):
-            if hasattr(block, name):
-                getattr(block, _HANDLE + name).remove()
-                delattr(block, name)
-                delattr(block, _HANDLE + name)
-    model.__class__ = plain_class(type(model))
+    for entry in found:
+        take_bridge(model, entry.after_block)
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import yaml
 from pydantic import Field, ValidationError
@@ -29,19 +29,41 @@ class PruneSpec(Frozen):
 
 
 class RepairSpec(Frozen):
-    """How the cut is bridged. ``ridge`` is lambda as a fraction of the mean diagonal of X'X."""
+    """How the cut is bridged. What is None is the method's own choice, as its paper has it.
+
+    ``ridge`` is lambda as a fraction of the mean diagonal of X'X; ``ridge_choice`` "held-out" takes the fraction with
+    the least error on an eighth of the calibration sequences instead. ``rank`` truncates the operator, by plain SVD or
+    weighted by the activations. ``granularity`` "block" fits one operator per removed block and merges them, "span" one
+    per run. ``sequential`` fits each cut on the streams of the pruned model with the earlier cuts repaired.
+    ``rows`` "inverse-norm" weighs each token by 1 / norm of its stream; ``skip_first`` leaves out as many tokens at the
+    start of a sequence. ``passes`` is how often the methods that train go over their tokens.
+    """
 
     method: str = "lra"
     calibration: str = "bundled"
     calibration_tokens: int = Field(default=16_384, ge=2)
     chunk_tokens: int = Field(default=256, ge=2)
-    skip_first: int = Field(default=1, ge=0)
-    ridge: float = Field(default=1e-4, ge=0)
+    skip_first: int | None = Field(default=None, ge=0)
+    ridge: float | None = Field(default=None, ge=0)
+    ridge_choice: Literal["fixed", "held-out"] = "fixed"
+    rank: int | None = Field(default=None, ge=1)
+    rank_weighting: Literal["plain", "activations"] = "plain"
+    granularity: Literal["block", "span"] | None = None
+    sequential: bool = False
+    rows: Literal["plain", "inverse-norm"] = "plain"
+    passes: int | None = Field(default=None, ge=1)
     seed: int = 0
 
 
 class HealSpec(Frozen):
-    """A healing run. Defaults are the study's recipe; ``tokens`` counts prompt and response tokens, no padding."""
+    """A healing run. Defaults are the study's recipe; ``tokens`` counts prompt and response tokens, no padding.
+
+    ``last_blocks`` belongs to the scopes that train the deepest blocks. ``max_cycles`` is how often a pool may be used
+    up. ``precision`` is that of the matrix products ("auto": bfloat16 where the machine computes in it, else float32);
+    trained weights are float32 in either case. The last three options change speed and memory, not what is computed
+    (up to rounding): tokens run at once, prefixes that sequences of one update share computed once, and activations
+    recomputed instead of kept.
+    """
 
     tokens: int = Field(gt=0)
     mixture: str = "uniform"
@@ -57,6 +79,12 @@ class HealSpec(Frozen):
     clip_norm: float = Field(default=1.0, gt=0)
     checkpoint_every_seconds: float = Field(default=60.0, gt=0)
     seed: int = 0
+    last_blocks: int = Field(default=3, ge=1)
+    max_cycles: float = Field(default=50.0, gt=0)
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    microbatch_tokens: int = Field(default=2048, gt=0)
+    share_prefix: bool = True
+    gradient_checkpointing: bool = False
 
 
 class EvalSpec(Frozen):

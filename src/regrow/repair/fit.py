@@ -1,0 +1,238 @@
+"""Fit one repair, or several from one calibration pass, and measure what they come to."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from regrow.data.calibration import CalibrationSet
+from regrow.errors import ConfigError, ModelError
+from regrow.models.bridges import bridges_of
+from regrow.models.families import blocks_of, text_config_of
+from regrow.models.load import LoadedModel
+from regrow.protocols import Watcher
+from regrow.records.checkpoint import BridgeFacts
+from regrow.records.repairs import CutError, RepairRow, RepairTable
+from regrow.records.specs import RepairSpec
+from regrow.repair.assess import Distance, Reference, distance_to, reference_of
+from regrow.repair.book import Book
+from regrow.repair.cuts import Span, spans_of
+from regrow.repair.edits import Edit
+from regrow.repair.gather import gather, new_book
+from regrow.repair.method import Cut, Fitted
+from regrow.repair.registry import REPAIRS
+
+_SHARED = ("calibration", "calibration_tokens", "chunk_tokens", "seed")
+
+
+@dataclass
+class RepairResult:
+    """A fitted repair: ``row`` its numbers, ``edits`` what it changes in the pruned model."""
+
+    row: RepairRow
+    edits: tuple[Edit, ...]
+
+    @property
+    def bridges(self) -> tuple[BridgeFacts, ...]:
+        """The bridges as ``regrow.json`` lists them."""
+        return self.row.bridges
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return self.row.warnings
+
+    @property
+    def outcome(self) -> dict[str, Any]:
+        """The numbers as JSON values, for the checkpoint's record."""
+        return self.row.model_dump(mode="json", exclude={"bridges"})
+
+    def apply(self, pruned: LoadedModel) -> None:
+        """Change ``pruned`` in place."""
+        for edit in self.edits:
+            edit.apply(pruned.model)
+
+    def undo(self, pruned: LoadedModel) -> None:
+        """Take the changes back."""
+        for edit in reversed(self.edits):
+            edit.undo(pruned.model)
+
+
+def fit_repair(
+    unpruned: LoadedModel,
+    pruned: LoadedModel,
+    calibration: CalibrationSet,
+    spec: RepairSpec,
+    *,
+    removed: Sequence[int] | None = None,
+    watch: Watcher | None = None,
+    measure: bool = True,
+) -> RepairResult:
+    """Return the repair of ``pruned``'s cut by ``spec.method``; ``pruned`` is changed in place.
+
+    ``removed`` are the 0-based blocks of the unpruned model that are gone (default: what ``pruned``'s regrow.json
+    says). ``measure`` False leaves out running both models on held-out tokens; errors that follow from the sums are
+    there all the same. An eighth of the calibration sequences is held out of the fit. Raises RegrowError when there
+    is no cut, the models do not belong together, the pruned model has bridges already, or tokens are too few.
+    """
+    results, _ = fit_many(unpruned, pruned, calibration, [spec], removed=removed, watch=watch, measure=measure)
+    results[0].apply(pruned)
+    return results[0]
+
+
+def fit_many(
+    unpruned: LoadedModel,
+    pruned: LoadedModel,
+    calibration: CalibrationSet,
+    specs: Sequence[RepairSpec],
+    *,
+    labels: Sequence[str] | None = None,
+    removed: Sequence[int] | None = None,
+    watch: Watcher | None = None,
+    measure: bool = True,
+) -> tuple[list[RepairResult], RepairTable]:
+    """Return one result per spec and their table, all fitted from ONE pass over ``calibration``.
+
+    ``pruned`` is left as it came; apply the result you want. The specs may differ in anything but the calibration
+    set. Methods that fit sequentially or train need further passes of their own. Errors as :func:`fit_repair`.
+    """
+    _check_specs(specs)
+    spans = _spans(unpruned, pruned, removed)
+    methods = [REPAIRS.get(spec.method) for spec in specs]
+    tuned = any(spec.ridge_choice == "held-out" for spec in specs)
+    book = new_book(unpruned.model, tuned=tuned)
+
+    def regather(other: Book, model: Any) -> None:
+        gather(
+            other,
+            unpruned.model,
+            calibration,
+            pruned=model,
+            watch=watch,
+            task="reading the streams again, behind the repaired cut",
+        )
+
+    cut = Cut(unpruned.model, pruned.model, spans, text_config_of(unpruned.model).hidden_size, regather)
+    for method, spec in zip(methods, specs):
+        method.plan(book, cut, spec)
+    started = time.perf_counter()
+    gather(book, unpruned.model, calibration, watch=watch)
+    pass_seconds = time.perf_counter() - started
+
+    reference, before = None, None
+    if measure:
+        reference = reference_of(unpruned.model, calibration, spans, tuned=tuned)
+        before = distance_to(reference, pruned.model, [span.after_block + 1 for span in spans])
+    results: list[RepairResult] = []
+    for number, (method, spec) in enumerate(zip(methods, specs)):
+        if watch is not None:
+            watch.begin(f"fitting {spec.method}")
+        started = time.perf_counter()
+        fitted = method.fit(book, cut, spec)
+        seconds = time.perf_counter() - started
+        after = _tried(pruned, fitted, reference, spans)
+        row = _row(spec, fitted, before, after, reference, book, seconds, portable=method.portable)
+        results.append(RepairResult(row.model_copy(update={"label": labels[number] if labels else ""}), fitted.edits))
+        if watch is not None:
+            watch.end(_summary(row))
+    table = RepairTable(
+        removed_blocks=tuple(block for span in spans for block in span.blocks),
+        unpruned_blocks=len(blocks_of(unpruned.model)),
+        calibration=calibration.name,
+        calibration_fingerprint=calibration.fingerprint,
+        calibration_tokens=calibration.tokens,
+        pass_seconds=pass_seconds,
+        rows=tuple(result.row for result in results),
+    )
+    return results, table
+
+
+def _check_specs(specs: Sequence[RepairSpec]) -> None:
+    if not specs:
+        raise ConfigError("no repair was named", hint=f"allowed: {', '.join(REPAIRS.names())}")
+    for name in _SHARED:
+        values = {getattr(spec, name) for spec in specs}
+        if len(values) > 1:
+            raise ConfigError(
+                f"repairs fitted from one pass must share {name.replace('_', ' ')}, got {sorted(map(str, values))}",
+                hint="fit them in separate runs",
+            )
+
+
+def _spans(unpruned: LoadedModel, pruned: LoadedModel, removed: Sequence[int] | None) -> tuple[Span, ...]:
+    if bridges_of(pruned.model):
+        raise ModelError("the pruned model has bridges already", hint="repair the checkpoint as it was after pruning")
+    gone = removed if removed is not None else (pruned.facts.removed_blocks if pruned.facts else ())
+    here, there = text_config_of(unpruned.model).hidden_size, text_config_of(pruned.model).hidden_size
+    if here != there:
+        raise ModelError(
+            f"the unpruned model has width {here}, the pruned one {there}",
+            hint="pass the unpruned model that the checkpoint was pruned from",
+        )
+    return spans_of(gone, len(blocks_of(unpruned.model)), len(blocks_of(pruned.model)))
+
+
+def _tried(pruned: LoadedModel, fitted: Fitted, reference: Reference | None, spans: Sequence[Span]) -> Distance | None:
+    if reference is None:
+        return None
+    done: list[Edit] = []
+    try:
+        for edit in fitted.edits:
+            edit.apply(pruned.model)
+            done.append(edit)
+        places = [span.after_block + 1 + fitted.inserted * (number + 1) for number, span in enumerate(spans)]
+        return distance_to(reference, pruned.model, places)
+    finally:
+        for edit in reversed(done):
+            edit.undo(pruned.model)
+
+
+def _row(
+    spec: RepairSpec,
+    fitted: Fitted,
+    before: Distance | None,
+    after: Distance | None,
+    reference: Reference | None,
+    book: Book,
+    seconds: float,
+    *,
+    portable: bool,
+) -> RepairRow:
+    cuts = tuple(
+        CutError(
+            blocks=fit.span.blocks,
+            after_block=fit.span.after_block,
+            fitted=fit.fitted,
+            held_out_before=fit.held_out_before,
+            held_out=fit.held_out,
+            in_model_before=before.cuts[number] if before else math.nan,
+            in_model=after.cuts[number] if after else math.nan,
+            ridge=fit.ridge,
+        )
+        for number, fit in enumerate(fitted.spans)
+    )
+    return RepairRow(
+        method=spec.method,
+        cuts=cuts,
+        final_error_before=before.final if before else math.nan,
+        final_error=after.final if after else math.nan,
+        perplexity_unpruned=reference.perplexity if reference else math.nan,
+        perplexity_before=before.perplexity if before else math.nan,
+        perplexity=after.perplexity if after else math.nan,
+        added_parameters=sum(edit.added_parameters for edit in fitted.edits),
+        flops_per_token=sum(edit.flops_per_token for edit in fitted.edits),
+        portable=portable,
+        tokens=book.tokens["fit"],
+        held_out_tokens=reference.tokens if reference else book.tokens["held"],
+        fit_seconds=seconds,
+        bridges=tuple(facts for edit in fitted.edits if (facts := edit.facts) is not None),
+        warnings=fitted.warnings,
+    )
+
+
+def _summary(row: RepairRow) -> str:
+    if math.isnan(row.perplexity):
+        return ""
+    return f"perplexity on held-out tokens {row.perplexity_before:.1f} -> {row.perplexity:.1f}"
