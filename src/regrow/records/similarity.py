@@ -19,9 +19,9 @@ class SimilarityRecord(Frozen):
     """Means over a calibration text of the similarity of the residual streams h_0..h_N of a model with N blocks.
 
     ``cosine[i][j]`` is the mean over tokens of cos(h_i, h_j); h_i enters block i, h_N leaves the last block before the
-    final norm. ``last_angle[i][j]`` is the mean over sequences of arccos(cos(h_i, h_j))/pi at the last real token, and
-    ``angle`` the same over all tokens where it was asked for. ``tokens`` were averaged: real ones, without the first
-    ``skip_first`` of each sequence. Where only neighbours were compared, the other entries are NaN.
+    final norm. ``angle[i][j]`` is the mean over tokens of arccos(cos(h_i, h_j))/pi, ``last_angle`` the same over the
+    last real tokens of the sequences. ``tokens`` were averaged: real ones, without the first ``skip_first`` of each
+    sequence. Where only neighbours were compared, the other entries are NaN and there are no angles.
     """
 
     schema_version: int = 1
@@ -45,7 +45,6 @@ class SimilarityRecord(Frozen):
             self.model_fingerprint,
             self.data_fingerprint,
             skip_first=self.skip_first,
-            all_angles=bool(self.angle),
             neighbours_only=self.neighbours_only,
         )
 
@@ -58,11 +57,9 @@ class SimilarityRecord(Frozen):
         write_text(path, self.model_dump_json(indent=1) + "\n")
 
 
-def similarity_key(
-    model_fingerprint: str, data_fingerprint: str, *, skip_first: int, all_angles: bool, neighbours_only: bool
-) -> str:
+def similarity_key(model_fingerprint: str, data_fingerprint: str, *, skip_first: int, neighbours_only: bool) -> str:
     """Return the hash that names a similarity record before it is computed."""
-    return fingerprint(["similarity", 1, model_fingerprint, data_fingerprint, skip_first, all_angles, neighbours_only])
+    return fingerprint(["similarity", 1, model_fingerprint, data_fingerprint, skip_first, neighbours_only])
 
 
 def read_similarity(path: Path) -> SimilarityRecord:
