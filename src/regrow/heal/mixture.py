@@ -1,0 +1,150 @@
+"""Which examples a healing run trains on: a token vector over pools turned into one order of sequences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from regrow.data.pools import Example, Pool
+from regrow.errors import ConfigError, DataError, did_you_mean
+from regrow.records.specs import read_yaml
+from regrow.seeding import stream
+
+UNIFORM = "uniform"
+
+
+@dataclass(frozen=True)
+class PoolDraw:
+    """What was drawn from one pool. ``cycles`` is the number of sequences over the number of examples (2.5: every
+    example twice, half of them a third time); ``overshoot_tokens`` is less than the last sequence drawn."""
+
+    pool: str
+    examples: int
+    quota_tokens: float
+    tokens: int
+    sequences: int
+    cycles: float
+
+    @property
+    def overshoot_tokens(self) -> float:
+        return self.tokens - self.quota_tokens
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """The training sequences in their final order, and how each pool contributed (pools sorted by name)."""
+
+    sequences: tuple[Example, ...]
+    draws: tuple[PoolDraw, ...]
+
+    @property
+    def tokens(self) -> int:
+        return sum(draw.tokens for draw in self.draws)
+
+
+def read_mixture(mixture: str) -> str | dict[str, float]:
+    """Return "uniform", or the mapping in the YAML or JSON file of that path."""
+    if mixture == UNIFORM:
+        return UNIFORM
+    if Path(mixture).suffix.lower() not in (".yaml", ".yml", ".json"):
+        raise ConfigError(
+            f"unknown mixture '{mixture}'", hint=f"allowed: {UNIFORM}, or a .yaml or .json file with tokens per pool"
+        )
+    values = read_yaml(Path(mixture))
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+            raise ConfigError(
+                f"'{mixture}' gives pool '{name}' {value!r} tokens", hint="write a number, zero or more, for each pool"
+            )
+    return {str(name): float(value) for name, value in values.items()}
+
+
+def token_quotas(
+    mixture: str | Mapping[str, float], pools: Mapping[str, Pool], budget_tokens: float
+) -> dict[str, float]:
+    """Return tokens per pool, summing to ``budget_tokens``, sorted by pool.
+
+    ``mixture``: "uniform" (equal parts) or a mapping, whose values are proportions: a token vector that sums to the
+    budget is taken as it is. Pools that a mapping leaves out get nothing. Raises ConfigError on an unknown pool, a
+    negative value or nothing but zeros, DataError when there are no pools.
+    """
+    if not pools:
+        raise DataError("there is no healing pool", hint="heal on at least one pool of examples")
+    if isinstance(mixture, str):
+        if mixture != UNIFORM:
+            raise ConfigError(f"unknown mixture '{mixture}'", hint=f"allowed: {UNIFORM}, or tokens per pool")
+        return {name: budget_tokens / len(pools) for name in sorted(pools)}
+    for name, value in mixture.items():
+        if name not in pools:
+            raise ConfigError(f"the mixture names a pool '{name}' that is not there", hint=did_you_mean(name, pools))
+        if not math.isfinite(value) or value < 0:
+            raise ConfigError(f"the mixture gives pool '{name}' {value} tokens", hint="write zero or more")
+    total = sum(mixture.values())
+    if total <= 0:
+        raise ConfigError("the mixture gives no pool any tokens", hint="give at least one pool more than zero")
+    return {name: budget_tokens * mixture.get(name, 0.0) / total for name in sorted(pools)}
+
+
+def draw_mixture(
+    pools: Mapping[str, Pool], quotas: Mapping[str, float], *, seed: int, max_cycles: float = math.inf
+) -> Mixture:
+    """Return the sequences for the quotas (tokens per pool; the pools must be tokenised).
+
+    Per pool: shuffle, draw until the quota is reached, shuffle anew each time the pool is used up. Then all are
+    shuffled together. Each pool has a random stream of its own, so a change of one quota leaves the draws from the
+    other pools alone; the order in which pools are given does not matter.
+
+    Raises DataError when a pool with a quota is empty or would be used more than ``max_cycles`` times, ConfigError
+    when a quota is smaller than the pool's shortest example.
+    """
+    sequences: list[Example] = []
+    draws: list[PoolDraw] = []
+    for name in sorted(quotas):
+        quota = quotas[name]
+        if quota <= 0:
+            continue
+        _refuse_impossible(pools[name], quota, max_cycles)
+        drawn = _draw(pools[name].examples, quota, stream(seed, "mixture", name))
+        sequences.extend(drawn)
+        count = len(pools[name].examples)
+        tokens = sum(entry.tokens for entry in drawn)
+        draws.append(PoolDraw(name, count, quota, tokens, len(drawn), len(drawn) / count))
+    order = stream(seed, "mixture-order").permutation(len(sequences))
+    return Mixture(tuple(sequences[index] for index in order), tuple(draws))
+
+
+def _draw(examples: tuple[Example, ...], quota: float, generator: np.random.Generator) -> list[Example]:
+    drawn: list[Example] = []
+    tokens = 0
+    while True:
+        for index in generator.permutation(len(examples)):
+            drawn.append(examples[index])
+            tokens += examples[index].tokens
+            if tokens >= quota:
+                return drawn
+
+
+def _refuse_impossible(pool: Pool, quota: float, max_cycles: float) -> None:
+    if not pool.examples:
+        reasons = "; ".join(f"{count} {reason}" for reason, count in pool.dropped.items())
+        raise DataError(
+            f"the pool '{pool.name}' has no usable example" + (f" (dropped: {reasons})" if reasons else ""),
+            hint="give it no tokens in the mixture, or make a pool with more prompts",
+        )
+    shortest = min(entry.tokens for entry in pool.examples)
+    if quota < shortest:
+        raise ConfigError(
+            f"{quota:,.0f} tokens for pool '{pool.name}' are less than its shortest example ({shortest} tokens)",
+            hint="raise the budget, or give the pool nothing",
+        )
+    cycles = quota / sum(entry.tokens for entry in pool.examples)
+    if cycles > max_cycles:
+        raise DataError(
+            f"the pool '{pool.name}' is too small: its {len(pool.examples)} examples would be used {cycles:.1f} times "
+            f"(limit: {max_cycles:g})",
+            hint="make the pool larger, give it fewer tokens, or raise max_cycles",
+        )

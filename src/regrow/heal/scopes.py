@@ -1,0 +1,177 @@
+"""Which weights a healing run trains. Everything else is frozen, and is the same bits afterwards.
+
+A scope is a function that marks weights of the model as trainable and returns them. Rates of methods.md where it names
+one; those of ``bridges`` and ``full`` are this project's choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from regrow.errors import ConfigError
+from regrow.heal.adapter import adapter_parameters, put_adapter
+from regrow.heal.targets import block_linears
+from regrow.models.bridges import bridges_of
+from regrow.models.families import block_path, blocks_of, final_norm_of, head_of
+from regrow.models.load import LoadedModel
+from regrow.records.specs import HealSpec
+from regrow.registry import Registry
+
+
+@dataclass
+class Trained:
+    """The weights that a scope trains, by name (float32 masters). ``adapter`` is the PEFT model of a LoRA scope;
+    ``stored`` the dtype that a weight of the model had before it became a master."""
+
+    parameters: dict[str, nn.Parameter]
+    adapter: Any | None = None
+    stored: dict[str, torch.dtype] = field(default_factory=dict)
+
+    def settle(self) -> None:
+        """Make the training part of the model: merge the adapter, or give the masters their stored dtype."""
+        if self.adapter is not None:
+            self.adapter.merge_and_unload()
+        for name, dtype in self.stored.items():
+            self.parameters[name].data = self.parameters[name].data.to(dtype)
+
+    def withdraw(self) -> None:
+        """Take the adapter off unmerged (after a stop), so that the model is the one that came in. Weights that were
+        trained in place keep what they learned."""
+        if self.adapter is not None:
+            self.adapter.unload()
+
+
+class Scope(Protocol):
+    """Marks and returns what is trained, on a model whose weights are all frozen. Raises ConfigError when that would
+    be nothing."""
+
+    def __call__(self, loaded: LoadedModel, spec: HealSpec) -> Trained: ...
+
+
+SCOPES: Registry[Scope] = Registry("scope", entry_point_group="regrow.scopes")
+
+
+def learning_rate_of(spec: HealSpec) -> float:
+    """Return the peak learning rate of a run: the spec's, or the scope's own."""
+    facts = dict(SCOPES.entry(spec.scope).facts)
+    if spec.learning_rate is not None:
+        return spec.learning_rate
+    if "learning_rate" not in facts:
+        raise ConfigError(f"the scope '{spec.scope}' has no learning rate of its own", hint="give --learning-rate")
+    return float(facts["learning_rate"])
+
+
+@contextmanager
+def all_frozen(model: nn.Module) -> Iterator[None]:
+    """Freeze every weight of ``model``; what they were comes back at the end."""
+    before = {name: weight.requires_grad for name, weight in model.named_parameters()}
+    model.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for name, weight in model.named_parameters():
+            if name in before:
+                weight.requires_grad_(before[name])
+
+
+@SCOPES.register("all-lora", summary="LoRA on every linear layer of every block", learning_rate="2e-4")
+def all_lora(loaded: LoadedModel, spec: HealSpec) -> Trained:
+    """LoRA on all linear layers of all blocks. Fused expert weights of mixtures of experts, which are no layers of
+    their own in transformers 5, get none."""
+    return _lora(loaded, spec, None)
+
+
+@SCOPES.register(
+    "cut-lora", summary="LoRA on the kept blocks that border a removed span", learning_rate="2e-4", needs="regrow.json"
+)
+def cut_lora(loaded: LoadedModel, spec: HealSpec) -> Trained:
+    """LoRA on the linear layers of the kept blocks beside a cut."""
+    facts = loaded.facts
+    if facts is None or not facts.removed_blocks:
+        raise ConfigError(
+            f"the scope 'cut-lora' trains nothing on '{loaded.source}': no block was removed from it",
+            hint="prune the model first, or use --scope all-lora",
+        )
+    return _lora(loaded, spec, bordering_blocks(facts.unpruned_blocks, facts.removed_blocks))
+
+
+@SCOPES.register("last-k", summary="the last blocks and the final norm; head frozen", learning_rate="2e-5")
+def last_k(loaded: LoadedModel, spec: HealSpec) -> Trained:
+    """All weights of the last ``spec.last_blocks`` blocks and the final norm; the head stays as it is."""
+    chosen = [*_last_blocks(loaded.model, spec), final_norm_of(loaded.model)]
+    held = {id(weight) for weight in head_of(loaded.model).parameters()}
+    return _masters(loaded.model, [weight for part in chosen for weight in part.parameters() if id(weight) not in held])
+
+
+@SCOPES.register(
+    "partial", summary="the last blocks, the final norm and the head", learning_rate="1e-5", paper="Navigation"
+)
+def partial(loaded: LoadedModel, spec: HealSpec) -> Trained:
+    """All weights of the last ``spec.last_blocks`` blocks, the final norm and the head. A head that is tied to the
+    embeddings stays tied: they move together."""
+    chosen = [*_last_blocks(loaded.model, spec), final_norm_of(loaded.model), head_of(loaded.model)]
+    return _masters(loaded.model, [weight for part in chosen for weight in part.parameters()])
+
+
+@SCOPES.register("bridges", summary="the repair operators only", learning_rate="1e-4", needs="a repaired model")
+def bridges(loaded: LoadedModel, spec: HealSpec) -> Trained:
+    """The operators that a repair put at the cuts, and nothing else."""
+    found = bridges_of(loaded.model)
+    if not found:
+        raise ConfigError(
+            f"the scope 'bridges' trains nothing on '{loaded.source}': it has no bridge",
+            hint="repair the checkpoint first: regrow repair PRUNED --output DIR",
+        )
+    return _masters(loaded.model, [weight for entry in found for weight in entry.bridge.parameters()])
+
+
+@SCOPES.register("full", summary="every weight", learning_rate="1e-5")
+def full(loaded: LoadedModel, spec: HealSpec) -> Trained:
+    """Every weight of the model, bridges too."""
+    return _masters(loaded.model, list(loaded.model.parameters()))
+
+
+def bordering_blocks(unpruned_blocks: int, removed: Sequence[int]) -> list[int]:
+    """Return the indices, in the pruned model, of the kept blocks next to a removed one."""
+    gone = set(removed)
+    kept = [block for block in range(unpruned_blocks) if block not in gone]
+    return [at for at, block in enumerate(kept) if block - 1 in gone or block + 1 in gone]
+
+
+def _lora(loaded: LoadedModel, spec: HealSpec, blocks: Sequence[int] | None) -> Trained:
+    names = block_linears(loaded.model, blocks)
+    if not names:
+        raise ConfigError(
+            f"the scope '{spec.scope}' finds no linear layer in {block_path(loaded.model)} of '{loaded.source}'",
+            hint="use --scope full or --scope last-k",
+        )
+    adapter = put_adapter(loaded, names, spec)
+    return Trained(adapter_parameters(loaded.model), adapter)
+
+
+def _last_blocks(model: nn.Module, spec: HealSpec) -> list[nn.Module]:
+    blocks = list(blocks_of(model))
+    if spec.last_blocks > len(blocks):
+        raise ConfigError(
+            f"last_blocks is {spec.last_blocks}, but the model has {len(blocks)} blocks",
+            hint=f"allowed: 1 to {len(blocks)}",
+        )
+    return blocks[-spec.last_blocks :]
+
+
+def _masters(model: nn.Module, weights: Sequence[nn.Parameter]) -> Trained:
+    chosen = {id(weight) for weight in weights if weight.is_floating_point()}
+    trained = Trained({name: weight for name, weight in model.named_parameters() if id(weight) in chosen})
+    for name, weight in trained.parameters.items():
+        if weight.dtype != torch.float32:
+            # Steps of a small rate vanish in the rounding of half precision.
+            trained.stored[name] = weight.dtype
+            weight.data = weight.data.float()
+        weight.requires_grad_(True)
+    return trained
