@@ -37,7 +37,9 @@ def installed() -> str | None:
 
 def attempt(*words: str) -> bool:
     """Run ``python -m words`` quietly; return whether it worked."""
-    done = subprocess.run([sys.executable, "-m", *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False
+    )
     return done.returncode == 0
 
 

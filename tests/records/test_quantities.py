@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regrow.errors import ConfigError
-from regrow.records.quantities import parse_blocks, parse_removal, parse_tokens
+from regrow.records.quantities import parse_blocks, parse_tokens
 
 
 @pytest.mark.parametrize(
@@ -36,12 +36,3 @@ def test_blocks() -> None:
     for text in ("", "a", "3-1", "1,,2", "-1"):
         with pytest.raises(ConfigError):
             parse_blocks(text)
-
-
-def test_removal() -> None:
-    assert parse_removal("2", 30) == 2
-    assert parse_removal("25%", 30) == 8
-    assert parse_removal("0.25", 28) == 7
-    for text in ("0", "30", "31", "100%", "0%", "2.5", "two", ""):
-        with pytest.raises(ConfigError):
-            parse_removal(text, 30)

@@ -59,13 +59,14 @@ def evaluate(
     asked = merged(EvalSpec, spec, given)
     from regrow.study.stages.evaluate import evaluate as work
 
-    record, graded = work(model, asked, output, watch=watcher(quiet), label=label, dtype=dtype, device=device)
-    from regrow.report.tables import main_table
-    from regrow.report.terminal import render_terminal
+    work(model, asked, output, watch=watcher(quiet), label=label, dtype=dtype, device=device)
+    from regrow.report.inputs import pair, read_evaluations
+    from regrow.report.tables import main_table, to_json
+    from regrow.report.terminal import print_report
 
-    table = main_table([(record, graded)])
+    table = main_table(pair(read_evaluations([output])))
     if json:
-        print_json({"output": str(output), **table.to_json()})
+        print_json({"output": str(output), **to_json(table)})
         return
-    stdout_console().print(render_terminal(table))
+    print_report(stdout_console(), table)
     print(f"items and record in {output}; compare stages with: regrow report {output} OTHER -o report.html")

@@ -59,20 +59,20 @@ def quickstart(
     plan = QuickstartPlan.of(remove=remove, tokens=budget, items=items, seed=seed, pool_examples=pool_examples)
     result = work(model, plan, output, watch=watch, dtype=dtype, device=device)
     from regrow.report.findings import findings
+    from regrow.report.inputs import pair, read_evaluations
     from regrow.report.page import write_page
-    from regrow.report.tables import main_table
-    from regrow.report.terminal import render_terminal
+    from regrow.report.tables import main_table, to_json
+    from regrow.report.terminal import print_report
 
     watch.begin("drawing the report")
-    table = main_table(result.runs)
+    paired = pair(read_evaluations(result.evaluations))
+    table = main_table(paired)
+    found = findings(table)
     page = output / "report.html"
-    write_page(page, result.runs, healing_log=result.healing_log)
+    write_page(page, paired, healing_log=result.healing_log)
     watch.end()
     if json:
-        print_json({"report": str(page), "findings": findings(table), **table.to_json()})
+        print_json({"report": str(page), "findings": found.model_dump(mode="json"), **to_json(table)})
         return
-    console = stdout_console()
-    console.print(render_terminal(table))
-    for sentence in findings(table):
-        console.print(sentence, highlight=False)
+    print_report(stdout_console(), table, found)
     print(f"report: {page}   (took {duration(time.monotonic() - began)})")

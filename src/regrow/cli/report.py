@@ -13,9 +13,9 @@ from regrow.cli.options import Json
 def report(
     *evaluations: Path,
     output: Annotated[Path, Parameter(name=["--output", "-o"], help="The HTML file to write.")] = Path("report.html"),
-    json: Json = False,
     csv: Annotated[Path | None, Parameter(help="Also write the main table as CSV.")] = None,
     markdown: Annotated[Path | None, Parameter(help="Also write the main table as Markdown.")] = None,
+    json: Json = False,
 ) -> None:
     """Compare measured stages: one table with intervals and retention, the finding in a sentence, one HTML page.
 
@@ -24,28 +24,31 @@ def report(
     Parameters
     ----------
     evaluations
-        Folders written by `regrow eval`, or folders that hold such folders.
+        Folders written by `regrow eval`, or folders that hold such folders (a quickstart's output, for example).
     """
     from regrow.cli.output import print_json, stdout_console
-    from regrow.records.atomic import write_text
-    from regrow.report.collect import collect_evaluations
-    from regrow.report.findings import findings
-    from regrow.report.page import write_page
-    from regrow.report.tables import main_table
-    from regrow.report.terminal import render_terminal
+    from regrow.errors import ConfigError
+    from regrow.report.collect import evaluation_folders, healing_log_in
 
-    runs = collect_evaluations(evaluations)
-    table = main_table(runs)
-    write_page(output, runs)
+    if not evaluations:
+        raise ConfigError("no evaluation was named", hint="regrow report EVALUATION [EVALUATION ...] -o report.html")
+    from regrow.records.atomic import write_text
+    from regrow.report.findings import findings
+    from regrow.report.inputs import pair, read_evaluations
+    from regrow.report.page import write_page
+    from regrow.report.tables import main_table, to_csv, to_json, to_markdown
+    from regrow.report.terminal import print_report
+
+    paired = pair(read_evaluations(evaluation_folders(evaluations)))
+    table = main_table(paired)
+    found = findings(table)
+    write_page(output, paired, healing_log=healing_log_in(evaluations))
     if csv is not None:
-        write_text(csv, table.to_csv())
+        write_text(csv, to_csv(table))
     if markdown is not None:
-        write_text(markdown, table.to_markdown())
+        write_text(markdown, to_markdown(table))
     if json:
-        print_json({"report": str(output), "findings": findings(table), **table.to_json()})
+        print_json({"report": str(output), "findings": found.model_dump(mode="json"), **to_json(table)})
         return
-    console = stdout_console()
-    console.print(render_terminal(table))
-    for sentence in findings(table):
-        console.print(sentence, highlight=False)
+    print_report(stdout_console(), table, found)
     print(f"report: {output}")

@@ -1,4 +1,4 @@
-"""Numbers as people type them: tokens ("60k", "1M"), block lists ("13,14", "12-15"), counts or shares ("2", "25%")."""
+"""Numbers as people type them: tokens ("60k", "1M"), block lists ("13,14", "12-15")."""
 
 from __future__ import annotations
 
@@ -42,31 +42,3 @@ def parse_blocks(text: str) -> tuple[int, ...]:
             raise ConfigError(f"--blocks span '{part}' runs backwards", hint=f"write {last}-{first}")
         found.extend(range(first, last + 1))
     return tuple(found)
-
-
-def parse_removal(text: str, blocks: int) -> int:
-    """Return how many of ``blocks`` to remove from a count ("2") or a share ("25%", "0.25"), rounded to the nearest."""
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(%?)", text.strip())
-    if not match:
-        raise ConfigError(
-            f"--remove '{text}' is neither a count nor a share", hint="write for example --remove 2 or --remove 25%"
-        )
-    value = float(match[1])
-    if match[2]:
-        count = round(value / 100 * blocks)
-    elif "." in match[1] and value < 1:
-        count = round(value * blocks)
-    elif value == int(value):
-        count = int(value)
-    else:
-        raise ConfigError(
-            f"--remove '{text}' is not a whole number of blocks", hint="write for example --remove 2 or 25%"
-        )
-    if count < 1:
-        raise ConfigError(f"--remove '{text}' removes no block of {blocks}", hint="remove at least one block")
-    if count >= blocks:
-        raise ConfigError(
-            f"--remove '{text}' would remove {count} of {blocks} blocks, which leaves nothing",
-            hint=f"remove at most {blocks - 1}",
-        )
-    return count

@@ -8,7 +8,6 @@ from pathlib import Path
 from regrow.models.load import locate
 from regrow.protocols import Watcher
 from regrow.records.checkpoint import CheckpointFacts
-from regrow.records.results import ItemScore, RunRecord
 from regrow.records.specs import EvalSpec, HealSpec, PruneSpec, RepairSpec
 from regrow.records.store import RunFolder
 from regrow.study.stages.evaluate import evaluate
@@ -18,8 +17,6 @@ from regrow.study.stages.repair import repair
 
 CHECKPOINTS = "checkpoints"
 EVALUATIONS = "evaluations"
-
-Run = tuple[RunRecord, list[ItemScore]]
 
 
 @dataclass(frozen=True)
@@ -46,9 +43,9 @@ class QuickstartPlan:
 
 @dataclass(frozen=True)
 class QuickstartResult:
-    """The four evaluations in order, the healed checkpoint's facts and where its training log lies."""
+    """The folders of the four evaluations in order, the healed checkpoint's facts and its training log."""
 
-    runs: list[Run]
+    evaluations: list[Path]
     healed: CheckpointFacts
     healing_log: Path
 
@@ -72,18 +69,26 @@ def quickstart(
     RunFolder(output).finished("quickstart", asked)
     locate(source)
     RunFolder(output).claim("quickstart", asked)
-    place = {"dtype": dtype, "device": device}
     checkpoints, evaluations = output / CHECKPOINTS, output / EVALUATIONS
-    runs: list[Run] = []
+    done: list[Path] = []
 
     def measured(model: str, stage: str) -> None:
-        watch.note(f"\n[{len(runs) + 1}/4] {stage}")
-        runs.append(evaluate(model, plan.evaluation, evaluations / stage, watch=watch, label=stage, **place))
+        watch.note(f"\n[{len(done) + 1}/4] {stage}")
+        evaluate(model, plan.evaluation, evaluations / stage, watch=watch, label=stage, dtype=dtype, device=device)
+        done.append(evaluations / stage)
 
     measured(source, "unpruned")
-    prune(source, plan.prune, checkpoints / "pruned", watch=watch, **place)
+    prune(source, plan.prune, checkpoints / "pruned", watch=watch, dtype=dtype, device=device)
     measured(str(checkpoints / "pruned"), "pruned")
-    repair(str(checkpoints / "pruned"), plan.repair, checkpoints / "repaired", watch=watch, unpruned=source, **place)
+    repair(
+        str(checkpoints / "pruned"),
+        plan.repair,
+        checkpoints / "repaired",
+        watch=watch,
+        unpruned=source,
+        dtype=dtype,
+        device=device,
+    )
     measured(str(checkpoints / "repaired"), "repaired")
     healed = heal(
         str(checkpoints / "repaired"),
@@ -93,7 +98,8 @@ def quickstart(
         suite=plan.evaluation.suite,
         unpruned=source,
         pool_examples=plan.pool_examples,
-        **place,
+        dtype=dtype,
+        device=device,
     )
     measured(str(checkpoints / "healed"), "healed")
-    return QuickstartResult(runs, healed, checkpoints / "healed" / LOG)
+    return QuickstartResult(done, healed, checkpoints / "healed" / LOG)

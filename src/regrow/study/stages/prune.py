@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from regrow.criteria.registry import CRITERIA
-from regrow.criteria.run import choose_blocks
+from regrow.criteria.order import removal_count
+from regrow.criteria.ranking import needs_text, score_blocks
 from regrow.data.calibration import load_calibration
 from regrow.errors import ConfigError, ModelError
 from regrow.models.families import blocks_of
-from regrow.models.load import load_model
+from regrow.models.load import LoadedModel, load_model
 from regrow.models.save import save_checkpoint
 from regrow.protocols import Watcher
 from regrow.records.checkpoint import CheckpointFacts
-from regrow.records.quantities import parse_removal
 from regrow.records.results import LayerScores
 from regrow.records.specs import PruneSpec
 from regrow.study.stages.chain import done_before, facts_before, step
@@ -30,8 +29,7 @@ def prune(
     """
     if (spec.blocks is None) == (spec.remove is None):
         raise ConfigError("say either how many blocks to remove or which", hint="--remove 2, or --blocks 13,14")
-    if spec.blocks is None and spec.criterion not in CRITERIA:
-        CRITERIA.get(spec.criterion)
+    reads_text = spec.blocks is None and needs_text(spec.criterion)
     options = {"source": source, **spec.model_dump(mode="json")}
     found = done_before(output, "prune", options)
     if found is not None:
@@ -53,8 +51,8 @@ def prune(
         if not removed:
             raise ConfigError("--blocks names no block", hint="write for example --blocks 13,14")
     else:
-        remove = spec.remove if isinstance(spec.remove, int) else parse_removal(str(spec.remove), count)
-        scores = choose_blocks(loaded, spec, remove=remove, watch=watch, load=load_calibration)
+        assert spec.remove is not None
+        scores = _choose(loaded, spec, removal_count(spec.remove, count), reads_text, watch)
         removed = scores.removed
     remove_blocks(loaded.model, removed)
     watch.begin(f"saving to {output} and comparing the reloaded checkpoint")
@@ -68,6 +66,32 @@ def prune(
     facts = save_checkpoint(loaded, output, facts)
     watch.end("same logits, same cached generation")
     return facts
+
+
+def _choose(loaded: LoadedModel, spec: PruneSpec, remove: int, reads_text: bool, watch: Watcher) -> LayerScores:
+    calibration = None
+    if reads_text:
+        calibration = load_calibration(
+            spec.calibration,
+            loaded.tokenizer,
+            tokens=spec.calibration_tokens,
+            chunk_tokens=spec.chunk_tokens,
+            seed=spec.seed,
+        )
+        watch.begin(f"{spec.criterion} reads {calibration.tokens:,} tokens of '{calibration.name}'")
+    else:
+        watch.begin(f"{spec.criterion} ranks the blocks")
+    scores = score_blocks(
+        spec.criterion,
+        loaded.model,
+        calibration,
+        remove=remove,
+        protect=spec.protect,
+        contiguous=spec.contiguous,
+        seed=spec.seed,
+    )
+    watch.end("removes " + ", ".join(map(str, scores.removed)))
+    return scores
 
 
 def _in_unpruned_terms(before: CheckpointFacts, removed: tuple[int, ...]) -> tuple[int, ...]:
