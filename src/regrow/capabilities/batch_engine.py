@@ -1,0 +1,142 @@
+"""Rows of prompts run through a model together: opened with their prompt, continued one token at a time, dropped.
+
+Three ways to do it, the fastest that gives the model's own logits is taken:
+
+``shared``    the common prefix is kept once and attended to by all rows in one product (shared_prefix.py)
+``copied``    each row holds a copy of the prefix, the model's own attention runs (sliding windows, soft caps, sinks)
+``none``      the model keeps other states than keys and values (recurrent ones): no reuse, see plain_generation.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any, Literal
+
+import torch
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+
+from regrow.capabilities.kv_rows import NO_PREFIX, KeyValueRows, Prefix
+from regrow.capabilities.model_call import ModelCall
+from regrow.capabilities.shared_prefix import NotShareable, SharedAttention
+from regrow.models.quiet import quiet_transformers
+
+Way = Literal["shared", "copied", "none"]
+
+PROMPT_TOKENS_AT_ONCE = 4096
+"""Prompt tokens per model call while rows are opened; bounds the memory of activations."""
+
+_SAMPLE = 16
+
+
+class BatchEngine:
+    """Live rows of prompts. Use as a context manager: leaving it frees the storage.
+
+    ``most`` rows at a time, each of at most ``longest`` tokens, prompt and answer. ``slack`` columns more are kept
+    free, so that as many steps pass before anything has to be moved.
+    """
+
+    def __init__(self, call: ModelCall, way: Way, *, most: int, longest: int, slack: int = 64) -> None:
+        layers = len(_layers(call.model) or ())
+        self.call = call
+        self.rows = KeyValueRows(layers, most, longest + slack, shared=way == "shared", device=call.device)
+        self._attention = SharedAttention(call.model, self.rows) if way == "shared" else None
+
+    def __enter__(self) -> BatchEngine:
+        if self._attention is not None:
+            self._attention.__enter__()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._attention is not None:
+            self._attention.__exit__()
+        self.rows.release()
+
+    def run_prefix(self, ids: Sequence[int]) -> Prefix:
+        """Return the keys and values of a prefix, run once as a batch of one; of no tokens: no prefix."""
+        if not ids:
+            return NO_PREFIX
+        cache = DynamicCache()
+        with self._attention.suspended() if self._attention is not None else nullcontext():
+            self.call.last_logits(torch.tensor([list(ids)], device=self.call.device), cache=cache)
+        return Prefix.of_cache(cache, len(ids))
+
+    def open(self, prefix: Prefix, prompts: Sequence[Sequence[int]]) -> torch.Tensor:
+        """Add rows for ``prompts``, the longest first, all of which begin with ``prefix`` and go on after it; return
+        the logits after each, rows x vocabulary."""
+        logits: list[torch.Tensor] = []
+        begin = 0
+        while begin < len(prompts):
+            width = len(prompts[begin]) - prefix.tokens
+            part = prompts[begin : begin + max(1, PROMPT_TOKENS_AT_ONCE // width)]
+            self.rows.open(prefix, [len(prompt) for prompt in part], width)
+            # With a copied prefix a shorter prompt has its last prefix tokens run again: a row must have no gaps.
+            own = [prompt[prefix.tokens :] if self.rows.shared else prompt[-width:] for prompt in part]
+            logits.append(self._run([[0] * (width - len(tokens)) + list(tokens) for tokens in own]))
+            begin += len(part)
+        return torch.cat(logits)
+
+    def step(self, tokens: Sequence[int]) -> torch.Tensor:
+        """Give each live row its next token and return the logits after it, rows x vocabulary."""
+        self.rows.next_column()
+        return self._run([[token] for token in tokens])
+
+    def _run(self, ids: list[list[int]]) -> torch.Tensor:
+        new = len(ids[0])
+        logits = self.call.last_logits(
+            torch.tensor(ids, device=self.call.device),
+            cache=self.rows.cache,
+            mask_BK=self.rows.mask(new),
+            positions_BT=self.rows.positions(new),
+        )
+        self.rows.advance(new)
+        return logits[:, -1]
+
+
+def choose_way(call: ModelCall, sample: Sequence[int], longest: int) -> Way:
+    """Return the fastest way that reproduces the model's own logits, for texts of up to ``longest`` tokens.
+
+    What a model's code does between its cache and its attention cannot be seen from outside, so each way is tried on
+    a few tokens of ``sample``, with a prefix, padding and a step, against a forward pass without a cache.
+    """
+    layers = _layers(call.model)
+    if layers is None:
+        return "none"
+    with quiet_transformers():
+        return _first_that_reproduces(call, layers, sample, longest)
+
+
+def _first_that_reproduces(call: ModelCall, layers: list[Any], sample: Sequence[int], longest: int) -> Way:
+    windows = [layer.sliding_window for layer in layers if isinstance(layer, DynamicSlidingWindowLayer)]
+    ids = (list(sample) * _SAMPLE)[:_SAMPLE]
+    truth = call.last_logits(torch.tensor([ids], device=call.device), cache=None, keep=0)[0]
+    shareable = call.model.config._attn_implementation == "sdpa" and all(window >= longest for window in windows)
+    if shareable and _reproduces(call, "shared", ids, truth):
+        return "shared"
+    return "copied" if _reproduces(call, "copied", ids, truth) else "none"
+
+
+def _layers(model: Any) -> list[Any] | None:
+    """Return transformers' description of the cache's layers, None when one of them is not plain keys and values."""
+    layers = DynamicCache(config=model.config).layers
+    plain = all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in layers)
+    return layers if layers and plain else None
+
+
+def _reproduces(call: ModelCall, way: Way, ids: list[int], truth_TV: torch.Tensor) -> bool:
+    half = _SAMPLE // 2
+    lengths = (_SAMPLE - 1, half + 2)
+    try:
+        with BatchEngine(call, way, most=2, longest=_SAMPLE) as engine:
+            prefix = engine.run_prefix(ids[:half])
+            opened = engine.open(prefix, [ids[:length] for length in lengths])
+            stepped = engine.step([ids[length] for length in lengths])
+            if way == "shared" and engine.rows.attended != engine.rows.updates:
+                return False
+    except (NotShareable, TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError):
+        return False
+    got = torch.cat([opened, stepped])
+    expected = torch.stack([truth_TV[length - 1 + step] for step in (0, 1) for length in lengths])
+    error = (got - expected).float().norm() / (expected - expected.mean(-1, keepdim=True)).float().norm()
+    return bool(error <= (1e-3 if got.dtype == torch.float32 else 0.1))

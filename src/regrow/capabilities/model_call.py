@@ -1,0 +1,86 @@
+"""How to ask a causal language model of transformers for logits, whatever its version names the arguments."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from transformers import Cache
+
+from regrow.data.chat import end_of_turn_of
+from regrow.models.families import text_config_of
+
+
+class ModelCall:
+    """Calls ``model`` with a cache. The names of its arguments are looked up once.
+
+    transformers calls the cache ``cache`` from 5.24 on and ``past_key_values`` before.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.device = next(model.parameters()).device
+        names = inspect.signature(_unwrapped(model).forward).parameters
+        self._cache_name = "cache" if "cache" in names else "past_key_values"
+        self._keeps = "logits_to_keep" in names
+
+    def last_logits(
+        self,
+        ids_BT: torch.Tensor,
+        *,
+        cache: Cache | None,
+        mask_BK: torch.Tensor | None = None,
+        positions_BT: torch.Tensor | None = None,
+        keep: int = 1,
+    ) -> torch.Tensor:
+        """Return the logits after each of the last ``keep`` tokens, batch x keep x vocabulary (0: after all tokens)."""
+        options: dict[str, Any] = {self._cache_name: cache, "use_cache": cache is not None}
+        if mask_BK is not None:
+            options["attention_mask"] = mask_BK
+        if positions_BT is not None:
+            options["position_ids"] = positions_BT
+        if self._keeps:
+            options["logits_to_keep"] = keep
+        return self.model(input_ids=ids_BT, **options).logits[:, -keep:]
+
+
+@contextmanager
+def evaluation_mode(model: Any) -> Iterator[None]:
+    """Run the block without gradients and without dropout; the model's training flag is put back afterwards.
+
+    Not ``inference_mode``: a buffer that a model recomputes inside it (long-context rotary tables) could not be trained
+    with afterwards.
+    """
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.train(training)
+
+
+def end_ids(model: Any, tokenizer: Any) -> frozenset[int]:
+    """Return the ids that end an answer: EOS of the generation config, the config and the tokenizer, and the token
+    that the chat template puts after an answer."""
+    found: set[int] = set()
+    for owner in (getattr(model, "generation_config", None), text_config_of(model), tokenizer):
+        ids = getattr(owner, "eos_token_id", None)
+        found.update(ids if isinstance(ids, list | tuple) else [] if ids is None else [ids])
+    turn = end_of_turn_of(tokenizer)
+    return frozenset(found if turn is None else found | {turn})
+
+
+def context_limit(model: Any) -> int | None:
+    """Return the number of positions the model was made for, None where its config does not say."""
+    limit = getattr(text_config_of(model), "max_position_embeddings", None)
+    return limit if isinstance(limit, int) and limit > 0 else None
+
+
+def _unwrapped(model: Any) -> Any:
+    """Return the transformers model inside a PEFT wrapper, whose own signature says nothing."""
+    inner = getattr(model, "get_base_model", None)
+    return inner() if inner is not None else model
