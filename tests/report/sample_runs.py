@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +17,9 @@ from regrow.records.results import (
     RunRecord,
     Stage,
 )
+from regrow.records.specs import EvalSpec
 from regrow.records.store import RunFolder
-from regrow.report.inputs import Evaluation
+from regrow.report.inputs import Run
 from regrow.seeding import stream
 
 STAGES: tuple[Stage, ...] = ("unpruned", "pruned", "repaired", "healed")
@@ -112,7 +113,9 @@ def items_of(stage: Stage, *, per_capability: int = 60, seed: int = 7, questions
                     prompt_sha256=text_fingerprint(question),
                     response=response,
                     score=float(right[index]),
-                    parsed=response.startswith("{") if capability in ("structured_output", "function_calling") else None,
+                    parsed=response.startswith("{")
+                    if capability in ("structured_output", "function_calling")
+                    else None,
                     prompt_tokens=180 + index,
                     generated_tokens=len(response) // 4,
                     seconds=0.2,
@@ -122,7 +125,7 @@ def items_of(stage: Stage, *, per_capability: int = 60, seed: int = 7, questions
     return found
 
 
-def record_of(stage: Stage, *, label: str = "", seed: int = 0) -> RunRecord:
+def record_of(stage: Stage, *, label: str = "", seed: int = 0, per_capability: int = 60) -> RunRecord:
     """Return the record that goes with the items of a stage."""
     column = STAGES.index(stage)
     cut = stage != "unpruned"
@@ -167,41 +170,45 @@ def record_of(stage: Stage, *, label: str = "", seed: int = 0) -> RunRecord:
             python="3.11.7",
             platform="Linux x86_64",
             versions={"torch": "2.9.0", "transformers": "5.0.0", "numpy": "2.2.0"},
-            settings={"command": f"regrow eval models/{stage} --suite mini --output runs/{stage}", "batch_size": 32},
+            settings={
+                "source": "example/Synthetic-135M-Instruct" if not cut else f"checkpoints/{stage}",
+                "spec": EvalSpec(items=per_capability).model_dump(mode="json"),
+                "label": label or stage,
+                "dtype": "auto",
+                "chat_format": "the tokenizer's own template",
+            },
             seed=seed,
         ),
     )
 
 
-def evaluation(stage: Stage, *, label: str = "", per_capability: int = 60, seed: int = 0) -> Evaluation:
+def evaluation(stage: Stage, *, label: str = "", per_capability: int = 60, seed: int = 0) -> Run:
     """Return a synthetic evaluation."""
-    items = items_of(stage, per_capability=per_capability, seed=7 + seed)
-    return Evaluation(record_of(stage, label=label, seed=seed), tuple(items), label or stage)
+    return record_of(stage, label=label, seed=seed, per_capability=per_capability), items_of(
+        stage, per_capability=per_capability, seed=7 + seed
+    )
 
 
-def all_stages(per_capability: int = 60) -> list[Evaluation]:
+def all_stages(per_capability: int = 60) -> list[Run]:
     """Return the four synthetic stages, in an order that is not the report's."""
     return [evaluation(stage, per_capability=per_capability) for stage in ("healed", "unpruned", "repaired", "pruned")]
 
 
-def write_runs(folder: Path, evaluations: Sequence[Evaluation]) -> list[Path]:
+def write_runs(folder: Path, runs: Sequence[Run]) -> list[Path]:
     """Write evaluations as run folders and return their paths."""
     paths = []
-    for one in evaluations:
-        run = RunFolder(folder / one.record.label)
-        run.claim("evaluation", {"label": one.record.label})
-        run.write_evaluation(one.record, one.items)
+    for record, items in runs:
+        run = RunFolder(folder / record.label)
+        run.claim("evaluation", {"label": record.label})
+        run.write_evaluation(record, items)
         paths.append(run.path)
     return paths
 
 
-def with_responses(one: Evaluation, responses: Mapping[str, str]) -> Evaluation:
-    """Return the evaluation with the responses of some items replaced."""
-    items = tuple(
-        item.model_copy(update={"response": responses[item.item_id]}) if item.item_id in responses else item
-        for item in one.items
-    )
-    return Evaluation(one.record, items, one.name)
+def with_changed(run: Run, item_id: str, **changes: object) -> Run:
+    """Return the evaluation with fields of one item replaced."""
+    record, items = run
+    return record, [item.model_copy(update=changes) if item.item_id == item_id else item for item in items]
 
 
 def loss_log(updates: int = 60) -> list[dict[str, float]]:

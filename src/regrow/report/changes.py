@@ -24,7 +24,7 @@ def changes_of(paired: Paired, scored: Sequence[ScoredRow], drawing: Drawing) ->
     Holm's correction is one question: all rows of one column against one reference.
     """
     pairs: list[tuple[Against, int, int]] = []
-    for later in range(len(paired.evaluations)):
+    for later in range(len(paired.records)):
         if paired.base is not None and later != paired.base:
             pairs.append(("unpruned", paired.base, later))
         if paired.cut is not None and later > paired.cut:
@@ -83,7 +83,7 @@ def fates_of(paired: Paired) -> list[FateCounts]:
     """Return the fate counts of every capability at every column after the unpruned one."""
     if paired.base is None:
         return []
-    stages = [one.record.stage for one in paired.evaluations]
+    stages = [record.stage for record in paired.records]
     found = []
     for later in range(paired.base + 1, len(stages)):
         between = [i for i in range(paired.base + 1, later) if stages[i] != stages[later]]

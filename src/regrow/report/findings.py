@@ -55,9 +55,13 @@ class Findings(Frozen):
     columns: tuple[ColumnFindings, ...]
     caveats: tuple[str, ...]
 
-    def text(self) -> str:
-        """Return all sentences as one paragraph."""
-        return " ".join([*self.lead, *self.caveats])
+    def sentences(self) -> tuple[str, ...]:
+        """Return the lead and the caveats: what a terminal prints below the table."""
+        return (*self.lead, *self.caveats)
+
+    def of(self, column: int) -> ColumnFindings | None:
+        """Return the verdicts on a column, None where there are none."""
+        return next((found for found in self.columns if found.column == column), None)
 
 
 def findings(table: MainTable) -> Findings:
@@ -65,6 +69,9 @@ def findings(table: MainTable) -> Findings:
     if len(table.columns) == 1:
         only = f"One model was evaluated ({table.columns[0].label}): there is nothing to compare it with."
         return Findings(lead=(only,), columns=(), caveats=_caveats(table))
+    if table.base is None and table.cut is None:
+        nothing = "There is no unpruned and no pruned model among these, so no change was tested."
+        return Findings(lead=(nothing,), columns=(), caveats=_caveats(table))
     if table.base is None:
         columns = [_against_cut(table, later) for later in _after(table, table.cut)]
         return Findings(lead=_sentences(columns), columns=tuple(columns), caveats=_caveats(table))
@@ -192,7 +199,8 @@ def _caveats(table: MainTable) -> tuple[str, ...]:
         items = f"{min(sizes)}" if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)}"
         said.append(
             f"With {items} items a row the intervals are wide: a true change below about "
-            f"{points(statistics.median(reach))} would often go undetected, so 'no difference detected' is not 'equal'."
+            f"{points(statistics.median(reach))} would often go undetected, so “no difference detected” does not "
+            "mean “equal”."
         )
     return tuple(said)
 

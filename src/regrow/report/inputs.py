@@ -1,4 +1,4 @@
-"""Evaluations read from their folders, put in order, and paired item by item or refused."""
+"""Evaluations read, put in stage order and paired item by item, or refused."""
 
 from __future__ import annotations
 
@@ -19,13 +19,8 @@ NAMED_AT_MOST = 5
 """Ids spelled out in an error; the rest are counted."""
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """One finished evaluation. ``name`` is its folder's name, for provenance."""
-
-    record: RunRecord
-    items: tuple[ItemScore, ...]
-    name: str = ""
+Run = tuple[RunRecord, Sequence[ItemScore]]
+"""One finished evaluation: its record and its items."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +32,7 @@ class Paired:
     ``base`` is the index of the unpruned evaluation, ``cut`` that of the first pruned one; None when absent.
     """
 
-    evaluations: tuple[Evaluation, ...]
+    records: tuple[RunRecord, ...]
     labels: tuple[str, ...]
     capabilities: tuple[str, ...]
     items: dict[str, tuple[tuple[ItemScore, ...], ...]]
@@ -48,28 +43,24 @@ class Paired:
     notes: tuple[str, ...] = ()
 
 
-def read_evaluations(folders: Iterable[Path]) -> list[Evaluation]:
+def read_evaluations(folders: Iterable[Path]) -> list[Run]:
     """Return the evaluations in ``folders``. Raises DataError for a folder that holds no finished one."""
-    found = []
-    for folder in folders:
-        record, items = read_evaluation(folder)
-        found.append(Evaluation(record, tuple(items), folder.resolve().name))
-    return found
+    return [read_evaluation(folder) for folder in folders]
 
 
-def pair(evaluations: Sequence[Evaluation], *, capabilities: Sequence[str] | None = None) -> Paired:
+def pair(runs: Sequence[Run], *, capabilities: Sequence[str] | None = None) -> Paired:
     """Return the evaluations in stage order, their items aligned by id.
 
     ``capabilities`` restricts what is compared (None: all). Raises DataError when two evaluations differ in items or
     in the text of an item's prompt (the differing ids are named), and ConfigError for two unpruned evaluations.
     """
-    if not evaluations:
+    if not runs:
         raise DataError("there is no evaluation to report", hint="run `regrow eval MODEL --output DIR` first")
-    ordered = sorted(evaluations, key=lambda one: STAGES.index(one.record.stage))
+    ordered = sorted(runs, key=lambda run: STAGES.index(run[0].stage))
     _refuse_two_bases(ordered)
     _refuse_other_items(ordered)
     wanted = _capabilities(ordered, capabilities)
-    tables = [_by_id(one, wanted) for one in ordered]
+    tables = [_by_id(run, wanted) for run in ordered]
     labels = _labels(ordered)
     for index in range(1, len(ordered)):
         for capability in wanted:
@@ -90,9 +81,9 @@ def pair(evaluations: Sequence[Evaluation], *, capabilities: Sequence[str] | Non
         kind = tuple(str(item.details.get("kind", "")) for item in items[capability][0])
         if len(set(kind)) == 2 and all(kind):
             kinds[capability] = kind
-    stages = [one.record.stage for one in ordered]
+    stages = [record.stage for record, _ in ordered]
     return Paired(
-        tuple(ordered),
+        tuple(record for record, _ in ordered),
         labels,
         tuple(wanted),
         items,
@@ -104,8 +95,8 @@ def pair(evaluations: Sequence[Evaluation], *, capabilities: Sequence[str] | Non
     )
 
 
-def _refuse_two_bases(ordered: Sequence[Evaluation]) -> None:
-    bases = [one.name or one.record.label for one in ordered if one.record.stage == "unpruned"]
+def _refuse_two_bases(ordered: Sequence[Run]) -> None:
+    bases = [record.label for record, _ in ordered if record.stage == "unpruned"]
     if len(bases) > 1:
         raise ConfigError(
             f"{len(bases)} unpruned evaluations ({', '.join(bases)}): the others can only be compared with one",
@@ -113,9 +104,9 @@ def _refuse_two_bases(ordered: Sequence[Evaluation]) -> None:
         )
 
 
-def _refuse_other_items(ordered: Sequence[Evaluation]) -> None:
+def _refuse_other_items(ordered: Sequence[Run]) -> None:
     for word in ("suite", "split"):
-        found = dict.fromkeys(str(getattr(one.record, word)) for one in ordered)
+        found = dict.fromkeys(str(getattr(record, word)) for record, _ in ordered)
         if len(found) > 1:
             raise DataError(
                 f"the evaluations are of different {word}s: {', '.join(found)}",
@@ -123,8 +114,8 @@ def _refuse_other_items(ordered: Sequence[Evaluation]) -> None:
             )
 
 
-def _capabilities(ordered: Sequence[Evaluation], asked: Sequence[str] | None) -> list[str]:
-    met = dict.fromkeys(item.capability for one in ordered for item in one.items)
+def _capabilities(ordered: Sequence[Run], asked: Sequence[str] | None) -> list[str]:
+    met = dict.fromkeys(item.capability for _, items in ordered for item in items)
     known = [name for name in CAPABILITIES if name in met]
     every = known + [name for name in met if name not in CAPABILITIES]
     if asked is None:
@@ -135,10 +126,10 @@ def _capabilities(ordered: Sequence[Evaluation], asked: Sequence[str] | None) ->
     return [name for name in every if name in asked]
 
 
-def _by_id(one: Evaluation, wanted: Sequence[str]) -> dict[str, dict[str, ItemScore]]:
+def _by_id(run: Run, wanted: Sequence[str]) -> dict[str, dict[str, ItemScore]]:
     table: dict[str, dict[str, ItemScore]] = {name: {} for name in wanted}
     twice = []
-    for item in one.items:
+    for item in run[1]:
         if item.capability not in table:
             continue
         if item.item_id in table[item.capability]:
@@ -146,7 +137,7 @@ def _by_id(one: Evaluation, wanted: Sequence[str]) -> dict[str, dict[str, ItemSc
         table[item.capability][item.item_id] = item
     if twice:
         raise DataError(
-            f"'{one.name or one.record.label}' scores an item twice: {_named(sorted(set(twice)))}",
+            f"'{run[0].label}' scores an item twice: {_named(sorted(set(twice)))}",
             hint="measure it again with `regrow eval` into a new folder",
         )
     return table
@@ -169,13 +160,13 @@ def _refuse_unequal(
         )
 
 
-def _labels(ordered: Sequence[Evaluation]) -> tuple[str, ...]:
+def _labels(ordered: Sequence[Run]) -> tuple[str, ...]:
     """Labels as given; what is not unique gets its seed, or else a number."""
-    given = [one.record.label or one.record.stage for one in ordered]
+    given = [record.label or record.stage for record, _ in ordered]
     labels: list[str] = []
     for index, label in enumerate(given):
         alike = [i for i, other in enumerate(given) if other == label]
-        seeds = [ordered[i].record.seed for i in alike]
+        seeds = [ordered[i][0].seed for i in alike]
         if len(alike) > 1:
             number = alike.index(index) + 1
             label = f"{label} (seed {seeds[number - 1]})" if len(set(seeds)) == len(seeds) else f"{label} ({number})"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table
@@ -22,21 +22,32 @@ GOOD, POOR = 0.9, 0.5
 """Retention from which a value is printed green, and below which it is printed red."""
 
 
-def print_report(console: Console, table: MainTable, findings: Findings | None = None) -> None:
-    """Print the main table, then what broke and what came back, in the widest form that ``console`` can hold."""
-    console.print(terminal_table(table, console))
-    for sentence in (*findings.lead, *findings.caveats) if findings else ():
+def print_report(console: Console, table: MainTable, found: Findings | None = None) -> None:
+    """Print the main table, then what broke and what came back."""
+    console.print(render_terminal(table))
+    for sentence in found.sentences() if found else ():
         console.print(Text(sentence))
 
 
-def terminal_table(table: MainTable, console: Console) -> RenderableType:
-    """Return the main table in the widest of three forms that fits ``console``'s width."""
-    unlimited = console.options.update(width=10_000)
-    for limits in (True, False):
-        drawn = _grid(table, limits=limits)
-        if Measurement.get(console, unlimited, drawn).maximum <= console.width:
-            return drawn
-    return _list(table)
+def render_terminal(table: MainTable) -> TerminalTable:
+    """Return the main table for a rich console; it takes the widest of three forms that fits when it is printed."""
+    return TerminalTable(table)
+
+
+class TerminalTable:
+    """A main table that knows how to print itself at any width."""
+
+    def __init__(self, table: MainTable) -> None:
+        self.table = table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        unlimited = options.update(width=10_000)
+        for limits in (True, False):
+            drawn = _grid(self.table, limits=limits)
+            if Measurement.get(console, unlimited, drawn).maximum <= options.max_width:
+                yield drawn
+                return
+        yield _list(self.table)
 
 
 class _Parts(NamedTuple):
@@ -72,7 +83,7 @@ def _grid(table: MainTable, *, limits: bool) -> Table:
     return drawn
 
 
-def _list(table: MainTable) -> RenderableType:
+def _list(table: MainTable) -> Group:
     lines: list[Text] = []
     columns = [_column(table, index) for index in range(len(table.columns))]
     widest = max(len(column.label) for column in table.columns)

@@ -114,13 +114,12 @@ def listed(parts: Sequence[str], *, last: str = "and") -> str:
 
 
 def blocks_phrase(blocks: Sequence[int]) -> str:
-    """Return block indices with runs joined: "13, 14", "13–16, 24–26"."""
+    """Return block indices with runs joined: "13 and 14", "13–16 and 24–26"."""
     runs: list[list[int]] = []
     for block in sorted(blocks):
         if runs and block == runs[-1][-1] + 1:
             runs[-1].append(block)
         else:
             runs.append([block])
-    return ", ".join(
-        f"{run[0]}{DASH}{run[-1]}" if len(run) > 2 else ", ".join(str(block) for block in run) for run in runs
-    )
+    parts = [[f"{run[0]}{DASH}{run[-1]}"] if len(run) > 2 else [str(block) for block in run] for run in runs]
+    return listed([part for run in parts for part in run])

@@ -1,0 +1,1 @@
+"""One chart a file, all in one frame."""
