@@ -82,16 +82,34 @@ class BatchEngine:
         self.rows.next_column()
         return self._run([[token] for token in tokens])
 
+    def continue_rows(self, sources: Sequence[int], texts: Sequence[Sequence[int]]) -> None:
+        """Run ``texts[i]`` as what follows live row ``sources[i]``, all in one call; the live rows stay as they are.
+
+        Shorter texts are padded on the right. What the call computed is read from the model (token_scores.py).
+        """
+        rows = self.rows.branch(sources, max(map(len, texts)))
+        try:
+            with SharedAttention(self.call.model, rows) if rows.shared else nullcontext():
+                self._call(rows, right_padded(texts, self.call.device))
+        finally:
+            rows.release()
+
     def _run(self, ids: list[list[int]]) -> torch.Tensor:
-        new = len(ids[0])
+        return self._call(self.rows, torch.tensor(ids, device=self.call.device))
+
+    def _call(self, rows: KeyValueRows, ids_BT: torch.Tensor) -> torch.Tensor:
+        new = ids_BT.shape[1]
         logits = self.call.last_logits(
-            torch.tensor(ids, device=self.call.device),
-            cache=self.rows.cache,
-            mask_BK=self.rows.mask(new),
-            positions_BT=self.rows.positions(new),
+            ids_BT, cache=rows.cache, mask_BK=rows.mask(new), positions_BT=rows.positions(new)
         )
-        self.rows.advance(new)
+        rows.advance(new)
         return logits[:, -1]
+
+
+def right_padded(texts: Sequence[Sequence[int]], device: torch.device) -> torch.Tensor:
+    """Return token ids as one tensor, filled up with 0 on the right, which a causal model never looks at."""
+    width = max(map(len, texts))
+    return torch.tensor([[*text, *[0] * (width - len(text))] for text in texts], device=device)
 
 
 def choose_way(call: ModelCall, sample: Sequence[int], longest: int) -> Way:

@@ -185,6 +185,10 @@ class KeyValueRows:
         self.prefixes.pop()
         return moves
 
+    def clear(self) -> None:
+        """Remove all rows."""
+        self.starts, self.prefixes = [], []
+
     def branch(self, sources: Sequence[int], new: int) -> KeyValueRows:
         """Return new storage whose row i continues live row ``sources[i]`` (ascending), opened for ``new`` columns."""
         other = KeyValueRows(

@@ -69,6 +69,9 @@ class ItemScore(Frozen):
     form). ``details`` holds scorer-specific facts (for safety ``kind``: unsafe or benign; for knowledge
     ``confidence``). ``prompt_sha256`` is the hash of the exact prompt text, so that paired comparisons can refuse
     unequal inputs.
+
+    Windows of a perplexity measurement are kept in the same form, under the capability "perplexity": there ``score`` is
+    the mean negative log-likelihood (nats) of the window's predicted tokens, ``details["tokens"]`` their number.
     """
 
     capability: str

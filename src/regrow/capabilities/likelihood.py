@@ -1,0 +1,160 @@
+"""Log-probabilities of answer texts: shared contexts run once, all choices together, logits only where needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from regrow.capabilities.batch_engine import PROMPT_TOKENS_AT_ONCE, BatchEngine, Way, choose_way, right_padded
+from regrow.capabilities.model_call import ModelCall, context_limit, evaluation_mode
+from regrow.capabilities.prefix_groups import group_by_prefix, shared_tokens
+from regrow.capabilities.token_scores import HiddenStates, target_logprobs
+from regrow.data.chat import tokenise_prompt
+from regrow.errors import ConfigError, DataError
+from regrow.models.load import LoadedModel
+
+
+@dataclass(frozen=True)
+class ChoiceScore:
+    """What the model gives one choice: the sum of its tokens' log-probabilities (nats), and its length."""
+
+    logprob: float
+    tokens: int
+    characters: int
+
+
+@dataclass(frozen=True)
+class Question:
+    """A prompt and the texts that may follow it, as token ids. ``choices[k]`` continues ``context``."""
+
+    context: tuple[int, ...]
+    choices: tuple[tuple[int, ...], ...]
+
+
+def choice_logprobs(
+    loaded: LoadedModel,
+    prompts_and_choices: Sequence[tuple[str, Sequence[str]]],
+    *,
+    batch_size: int = 32,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> list[list[ChoiceScore]]:
+    """Return, for every prompt, the score of each of its choices.
+
+    Prompt and choice are tokenised as one text; the context is what all of a prompt's texts and the prompt alone have
+    in common, and a choice's tokens are the rest (where a token spans the border, it counts to the choice). What
+    prompts have in common is run once, each prompt's own tokens once, then all choices of a batch in one call.
+    ``on_progress`` gets the prompts done and wanted. Exact: equal to a full forward pass up to rounding.
+
+    Raises DataError for a prompt without choices, an empty choice, or a text longer than the model's context.
+    """
+    if batch_size < 1:
+        raise ConfigError(f"the batch size is {batch_size}", hint="allowed: 1 or more")
+    questions = [_question(loaded, number, *pair) for number, pair in enumerate(prompts_and_choices)]
+    if not questions:
+        return []
+    call = ModelCall(loaded.model)
+    done: dict[int, list[float]] = {}
+    with evaluation_mode(loaded.model):
+        longest = max(len(each.context) + max(map(len, each.choices)) for each in questions)
+        way = choose_way(call, max((each.context for each in questions), key=len), longest)
+        for group in group_by_prefix([each.context for each in questions]):
+            members = [(index, questions[index]) for index in group.members]
+            if way == "none":
+                batches = _without_reuse(call, members, batch_size)
+            else:
+                batches = _with_reuse(call, way, members, group.shared, batch_size)
+            for batch in batches:
+                done.update(batch)
+                if on_progress is not None:
+                    on_progress(len(done), len(questions))
+    return [
+        [
+            ChoiceScore(logprob, len(tokens), len(text))
+            for logprob, tokens, text in zip(done[number], question.choices, choices, strict=True)
+        ]
+        for number, (question, (_, choices)) in enumerate(zip(questions, prompts_and_choices, strict=True))
+    ]
+
+
+def _question(loaded: LoadedModel, number: int, prompt: str, choices: Sequence[str]) -> Question:
+    if not choices or any(not choice for choice in choices):
+        raise DataError(f"prompt {number} has no choices or an empty one", hint="every choice needs a text")
+    alone = tokenise_prompt(loaded.tokenizer, prompt)
+    texts = [tokenise_prompt(loaded.tokenizer, prompt + choice) for choice in choices]
+    common = min(min(shared_tokens(alone, text) for text in texts), min(map(len, texts)) - 1)
+    limit = context_limit(loaded.model)
+    if common < 1:
+        raise DataError(
+            f"prompt {number} is empty, so the first token of its choices has nothing to follow",
+            hint="give a prompt of at least one token",
+        )
+    if limit is not None and max(map(len, texts)) > limit:
+        raise DataError(
+            f"prompt {number} and its choices have {max(map(len, texts))} tokens, the model's context holds {limit}",
+            hint="use fewer or shorter worked examples, or a model with a longer context",
+        )
+    return Question(tuple(alone[:common]), tuple(tuple(text[common:]) for text in texts))
+
+
+Scores = dict[int, list[float]]
+"""Summed log-probabilities of the choices, by the number of the prompt."""
+
+
+def _with_reuse(
+    call: ModelCall, way: Way, members: Sequence[tuple[int, Question]], shared: int, batch_size: int
+) -> Iterator[Scores]:
+    hidden = HiddenStates(call.model)
+    longest = len(members[0][1].context)
+    with BatchEngine(call, way, most=batch_size, longest=longest) as engine, hidden.watched():
+        prefix = engine.run_prefix(members[0][1].context[:shared])
+        for begin in range(0, len(members), batch_size):
+            batch = members[begin : begin + batch_size]
+            logits_RV = engine.open(prefix, [question.context for _, question in batch])
+            found: Scores = {}
+            for row, (index, question) in enumerate(batch):
+                firsts = torch.tensor([choice[0] for choice in question.choices], device=call.device)
+                # All choices start at the same place: one row of logits serves every one of them.
+                scores = target_logprobs(logits_RV[row].expand(len(firsts), -1), firsts)
+                found[index] = scores.tolist()
+            longer = [
+                (row, index, number, choice)
+                for row, (index, question) in enumerate(batch)
+                for number, choice in enumerate(question.choices)
+                if len(choice) > 1
+            ]
+            width = max((len(choice) - 1 for _, _, _, choice in longer), default=1)
+            at_once = max(1, min(4 * batch_size, PROMPT_TOKENS_AT_ONCE // width))
+            for start in range(0, len(longer), at_once):
+                part = longer[start : start + at_once]
+                engine.continue_rows([row for row, *_ in part], [choice[:-1] for *_, choice in part])
+                sums = _sums(hidden, [(0, choice[1:]) for *_, choice in part])
+                for (_, index, number, _), value in zip(part, sums, strict=True):
+                    found[index][number] += value
+            engine.rows.clear()
+            yield found
+
+
+def _without_reuse(call: ModelCall, members: Sequence[tuple[int, Question]], batch_size: int) -> Iterator[Scores]:
+    """Score whole texts, padded on the right, where nothing that was computed before can be kept."""
+    hidden = HiddenStates(call.model)
+    with hidden.watched():
+        for index, question in members:
+            values: list[float] = []
+            for begin in range(0, len(question.choices), batch_size):
+                part = question.choices[begin : begin + batch_size]
+                texts = [[*question.context, *choice[:-1]] for choice in part]
+                call.last_logits(right_padded(texts, call.device), cache=None)
+                values += _sums(hidden, [(len(question.context) - 1, choice) for choice in part])
+            yield {index: values}
+
+
+def _sums(hidden: HiddenStates, targets: Sequence[tuple[int, Sequence[int]]]) -> list[float]:
+    """Return, for row r of the newest call, the summed log-probability of ``targets[r]`` = (first position, tokens)."""
+    rows = [row for row, (_, tokens) in enumerate(targets) for _ in tokens]
+    places = [first + at for first, tokens in targets for at in range(len(tokens))]
+    wanted = torch.tensor([token for _, tokens in targets for token in tokens], device=hidden.last.device)
+    values = hidden.logprobs(hidden.last[rows, places], wanted)
+    sums = torch.zeros(len(targets), dtype=torch.float64)
+    return sums.index_add_(0, torch.tensor(rows), values.double().cpu()).tolist()

@@ -1,0 +1,77 @@
+"""Log-probabilities of given tokens, with logits made only where they are asked for and a slice at a time.
+
+A vocabulary is a hundred times wider than the residual stream, so logits of all positions are what fills the memory.
+The hidden state after the final norm is taken while the model runs; the model's own forward then turns chosen rows of
+it into logits, with whatever scaling or capping the architecture applies: those rows stand in for its backbone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from regrow.models.families import backbone_of, text_config_of
+
+LOGIT_BYTES = 64 << 20
+"""Bytes of float32 logits held at a time."""
+
+
+class HiddenStates:
+    """The outputs of a model's backbone: ``last`` is that of the newest call, batch x tokens x width."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.backbone = backbone_of(model)
+        self._output: Any = None
+        self._standing_in = False
+
+    @contextmanager
+    def watched(self) -> Iterator[HiddenStates]:
+        """Note the backbone's output of every call made while the block runs."""
+
+        def note(_: torch.nn.Module, __: Any, output: Any) -> None:
+            if not self._standing_in:
+                self._output = output
+
+        handle = self.backbone.register_forward_hook(note)
+        try:
+            yield self
+        finally:
+            handle.remove()
+
+    @property
+    def last(self) -> torch.Tensor:
+        return self._output[0]
+
+    def logprobs(self, hidden_ND: torch.Tensor, targets_N: torch.Tensor) -> torch.Tensor:
+        """Return the log-probability (nats, float32) of each target after its hidden state, N."""
+        found: list[torch.Tensor] = []
+        rows = max(1, LOGIT_BYTES // (4 * text_config_of(self.model).vocab_size))
+        for begin in range(0, len(hidden_ND), rows):
+            part = slice(begin, begin + rows)
+            found.append(target_logprobs(self._logits(hidden_ND[part]), targets_N[part]))
+        return torch.cat(found) if found else hidden_ND.new_zeros(0, dtype=torch.float32)
+
+    def _logits(self, hidden_ND: torch.Tensor) -> torch.Tensor:
+        output = type(self._output)(last_hidden_state=hidden_ND[None])
+        ids = torch.zeros(1, len(hidden_ND), dtype=torch.long, device=hidden_ND.device)
+        own = self.backbone.__dict__.get("forward")
+        self.backbone.forward = lambda *args, **kwargs: output
+        self._standing_in = True
+        try:
+            return self.model(input_ids=ids, use_cache=False).logits[0]
+        finally:
+            self._standing_in = False
+            if own is None:
+                del self.backbone.forward
+            else:
+                self.backbone.forward = own
+
+
+def target_logprobs(logits_NV: torch.Tensor, targets_N: torch.Tensor) -> torch.Tensor:
+    """Return the log-probability (nats, float32) of one target token a row."""
+    wide = logits_NV.float()
+    return wide.gather(-1, targets_N[:, None])[:, 0] - wide.logsumexp(-1)

@@ -1,0 +1,235 @@
+"""Evaluation end to end on tiny models: items, subsets, resuming, perplexity, cost."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from regrow.capabilities.evaluate import Evaluation, chosen_items, evaluate
+from regrow.capabilities.generation import Request, generate
+from regrow.capabilities.perplexity import perplexity_of
+from regrow.data.chat import render_chat, stop_texts_of
+from regrow.errors import DataError
+from regrow.models.load import LoadedModel
+from regrow.protocols import Item
+from regrow.records.fingerprint import text_fingerprint
+from regrow.records.results import ItemScore
+from regrow.records.specs import EvalSpec
+from tests.capabilities.toys import Choice, HasSign, LongestChoice, TwoKinds, loaded_toy
+
+TEXT = "The tide comes in twice a day, and twice it goes.\nNobody on the pier has ever asked it why. " * 8
+SPEC = EvalSpec(batch_size=4)
+
+
+def suite_of(loaded: LoadedModel) -> list[Any]:
+    """Return capabilities that the model neither fails nor masters."""
+    probe = HasSign("")
+    texts = [answer.text for answer in answers_to(loaded, probe)]
+    sign = next(sign for sign in sorted(set("".join(texts))) if 0 < sum(sign in text for text in texts) < len(texts))
+    return [HasSign(sign), Choice(), TwoKinds(sign), LongestChoice()]
+
+
+def answers_to(loaded: LoadedModel, capability: Any) -> list[Any]:
+    prompts = [
+        render_chat(loaded.tokenizer, item.messages, add_generation_prompt=True) for item in capability.items("test")
+    ]
+    return generate(loaded, [Request(prompt, capability.max_new_tokens) for prompt in prompts])
+
+
+def without_times(items: list[ItemScore]) -> list[ItemScore]:
+    return [item.model_copy(update={"seconds": 0.0}) for item in items]
+
+
+def measured(loaded: LoadedModel, spec: EvalSpec = SPEC, **options: Any) -> Evaluation:
+    return evaluate(loaded, suite_of(loaded), spec, text=TEXT, **options)
+
+
+def test_every_item_is_graded_as_its_capability_says() -> None:
+    loaded = loaded_toy()
+    result = measured(loaded)
+    names = list(dict.fromkeys(item.capability for item in result.items))
+    assert names == ["has_sign", "choice", "two_kinds", "longest_choice", "perplexity"]
+    capability = suite_of(loaded)[0]
+    answers = answers_to(loaded, capability)
+    graded = [item for item in result.items if item.capability == "has_sign"]
+    assert [item.item_id for item in graded] == [item.item_id for item in capability.items("test")]
+    assert 0 < sum(item.score for item in graded) < len(graded)
+    for item, asked, answer in zip(graded, capability.items("test"), answers, strict=True):
+        prompt = render_chat(loaded.tokenizer, asked.messages, add_generation_prompt=True)
+        assert item.prompt_sha256 == text_fingerprint(prompt)
+        assert item.score == capability.grade(asked, answer.text).score
+        assert answer.text.startswith(item.response)
+        assert item.prompt_tokens == len(prompt.replace("<eos>", "x"))
+        assert 0 < item.generated_tokens <= capability.max_new_tokens
+        assert item.seconds > 0 and item.split == "test"
+        assert item.details == {"question": asked.messages[-1]["content"], "at": float(asked.gold["at"])}
+
+
+def test_choices_are_graded_by_the_capabilitys_own_rule_where_it_has_one() -> None:
+    result = measured(loaded_toy())
+    own = [item for item in result.items if item.capability == "longest_choice"]
+    assert {item.response for item in own} == {"maybe"}
+    assert {(item.details["choice"], item.details["confidence"]) for item in own} == {(3.0, 0.5)}
+    plain = [item for item in result.items if item.capability == "choice"]
+    for item in plain:
+        assert item.score == float(item.response == "yes") and item.details["choice"] in (0.0, 1.0, 2.0, 3.0)
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gemma3"])
+def test_grades_are_the_same_without_early_leave(family: str) -> None:
+    loaded = loaded_toy(family)
+    fast, slow = measured(loaded), measured(loaded, SPEC.model_copy(update={"fast_stop": False}))
+    assert [item.score for item in fast.items] == pytest.approx([item.score for item in slow.items], abs=1e-6)
+    assert fast.cost.generated_tokens < slow.cost.generated_tokens
+
+
+def test_perplexity_is_kept_window_by_window() -> None:
+    loaded = loaded_toy()
+    result = measured(loaded)
+    direct = perplexity_of(loaded, TEXT, window_tokens=512)
+    windows = [item for item in result.items if item.capability == "perplexity"]
+    assert [item.item_id for item in windows] == ["window-0000", "window-0001"]
+    tokens = [float(item.details["tokens"] or 0) for item in windows]
+    assert tokens == [window.tokens for window in direct.windows]
+    total = sum(item.score * count for item, count in zip(windows, tokens, strict=True))
+    found = {measurement.name: measurement for measurement in result.measurements}
+    assert found["perplexity"].value == pytest.approx(math.exp(total / sum(tokens)), rel=1e-6)
+    assert found["perplexity_low"].value <= found["perplexity"].value <= found["perplexity_high"].value
+    assert found["word_perplexity"].value == pytest.approx(direct.per_word, rel=1e-6)
+    assert found["perplexity_tokens"].value == sum(tokens)
+
+
+def test_no_perplexity_unless_asked_for() -> None:
+    result = measured(loaded_toy(), SPEC.model_copy(update={"perplexity": False}))
+    assert result.measurements == ()
+    assert "perplexity" not in {item.capability for item in result.items}
+
+
+def test_a_text_that_cannot_be_measured_is_nan_with_a_reason() -> None:
+    loaded = loaded_toy()
+    result = evaluate(loaded, [], SPEC, text="a")
+    assert result.items == []
+    assert math.isnan(result.measurements[0].value) and "too short" in result.measurements[0].reason
+
+
+def test_the_bundled_text_is_the_default() -> None:
+    result = evaluate(loaded_toy(), [], SPEC)
+    assert len(result.items) > 5
+    assert math.isfinite(result.measurements[0].value)
+
+
+def test_cost_counts_tokens_run_and_not_prompts_times_prefix() -> None:
+    loaded = loaded_toy()
+    suite = [HasSign("~", count=10)]
+    result = evaluate(loaded, suite, EvalSpec(perplexity=False, batch_size=10))
+    assert result.cost.prompt_tokens == sum(item.prompt_tokens for item in result.items)
+    assert result.cost.generated_tokens == sum(item.generated_tokens for item in result.items)
+    assert result.cost.wall_seconds > 0 and result.cost.cpu_seconds > 0
+    assert result.cost.peak_memory_bytes > 50e6
+    weights = sum(weight.numel() for weight in loaded.model.parameters())
+    run = result.cost.flops / (2 * weights)
+    # The prefix of more than 60 tokens that ten prompts share has been run once.
+    assert run < result.cost.prompt_tokens + result.cost.generated_tokens
+    assert run > result.cost.generated_tokens
+
+
+class Recorder:
+    """Keeps what a watcher is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, Any]] = []
+
+    def begin(self, task: str, total: float | None = None, unit: str = "") -> None:
+        self.told.append(("begin", total))
+
+    def advance(self, done: float, **facts: Any) -> None:
+        self.told.append(("advance", done))
+
+    def end(self, summary: str = "") -> None:
+        self.told.append(("end", None))
+
+    def note(self, text: str) -> None:
+        self.told.append(("note", text))
+
+
+def test_progress_is_told_and_capabilities_are_handed_over_when_finished() -> None:
+    loaded = loaded_toy()
+    watch, finished = Recorder(), []
+    result = measured(loaded, watch=watch, on_finished=finished.append)
+    assert sorted(scores[0].capability for scores in finished) == sorted({item.capability for item in result.items})
+    by_name = {scores[0].capability: scores for scores in finished}
+    for name, scores in by_name.items():
+        assert scores == [item for item in result.items if item.capability == name]
+    assert watch.told[0] == ("begin", 31.0)
+    assert ("advance", 31) in watch.told and watch.told[-1] == ("end", None)
+    kinds = [kind for kind, _ in watch.told]
+    assert kinds.count("begin") == kinds.count("end") == 4
+
+
+def test_finished_items_are_not_asked_again() -> None:
+    loaded = loaded_toy()
+    whole = measured(loaded)
+    before = [item for item in whole.items if item.capability in ("has_sign", "choice")]
+    marked = [item.model_copy(update={"seconds": -1.0}) for item in before]
+    watch = Recorder()
+    again = measured(loaded, resume_from=marked, watch=watch)
+    assert without_times(again.items) == without_times(whole.items)
+    assert all(item.seconds == -1.0 for item in again.items if item.capability in ("has_sign", "choice"))
+    assert watch.told[0] == ("begin", 21)
+
+
+def test_an_item_with_another_prompt_is_asked_again() -> None:
+    loaded = loaded_toy()
+    whole = measured(loaded)
+    stale = [item.model_copy(update={"prompt_sha256": "0" * 64, "score": 0.5}) for item in whole.items]
+    again = measured(loaded, resume_from=stale)
+    assert without_times(again.items) == without_times(whole.items)
+
+
+@pytest.mark.parametrize("count", [1, 4, 9])
+def test_subsets_are_seeded_nested_and_in_order(count: int) -> None:
+    capability = HasSign("x")
+    chosen = [item.item_id for item in chosen_items(capability, "test", count, seed=3)]
+    assert len(chosen) == count
+    every = [item.item_id for item in capability.items("test")]
+    assert chosen == sorted(chosen, key=every.index)
+    assert chosen == [item.item_id for item in chosen_items(capability, "test", count, seed=3)]
+    larger = [item.item_id for item in chosen_items(capability, "test", count + 1, seed=3)]
+    assert set(chosen) < set(larger)
+    draws = {tuple(item.item_id for item in chosen_items(capability, "test", 4, seed=seed)) for seed in range(6)}
+    assert len(draws) > 1
+    assert [item.item_id for item in chosen_items(capability, "test", None, seed=3)] == every
+    assert [item.item_id for item in chosen_items(capability, "test", 99, seed=3)] == every
+
+
+def test_subsets_balance_the_kinds() -> None:
+    for seed in range(5):
+        kinds = [item.gold["kind"] for item in chosen_items(TwoKinds("x"), "test", 6, seed=seed)]
+        assert kinds.count("a") == kinds.count("b") == 3
+
+
+def test_two_items_with_one_id_are_refused() -> None:
+    class Twice(HasSign):
+        def items(self, split: Any) -> list[Item]:
+            return [*super().items(split), super().items(split)[0]]
+
+    with pytest.raises(DataError, match="has_sign-test-0"):
+        evaluate(loaded_toy(), [Twice("x")], SPEC)
+
+
+def test_a_tokenizer_without_template_uses_the_fallback_and_stops_at_its_headings() -> None:
+    loaded = loaded_toy()
+    loaded.tokenizer.chat_template = None
+    assert stop_texts_of(loaded.tokenizer)
+    result = evaluate(loaded, [HasSign("x")], EvalSpec(perplexity=False))
+    assert len(result.items) == 10
+
+
+def test_the_order_of_the_suite_does_not_change_a_grade() -> None:
+    loaded = loaded_toy()
+    forward = measured(loaded, SPEC.model_copy(update={"perplexity": False}))
+    turned = evaluate(loaded, suite_of(loaded)[::-1], EvalSpec(perplexity=False, batch_size=7))
+    by_id = {(item.capability, item.item_id): item.score for item in turned.items}
+    assert by_id == {(item.capability, item.item_id): item.score for item in forward.items}
