@@ -122,7 +122,29 @@ def items_of(stage: Stage, *, per_capability: int = 60, seed: int = 7, questions
                     details=details,
                 )
             )
-    return found
+    return found + windows_of(stage, seed=seed)
+
+
+def windows_of(stage: Stage, *, windows: int = 24, seed: int = 7) -> list[ItemScore]:
+    """Return the text windows on which the stage's perplexity was measured; the last one is short."""
+    surprise = stream(seed, "windows").normal(0, 0.18, windows)
+    own = stream(seed, "windows", stage).normal(0, 0.03, windows)
+    tokens = np.array([511] * (windows - 1) + [140])
+    mean = surprise + own
+    mean += np.log(PERPLEXITY[STAGES.index(stage)]) - (mean * tokens).sum() / tokens.sum()
+    return [
+        ItemScore(
+            capability="perplexity",
+            item_id=f"window-{number:04d}",
+            split="test",
+            prompt_sha256=text_fingerprint(f"window {number}"),
+            response="",
+            score=float(value),
+            prompt_tokens=int(size) + 1,
+            details={"tokens": float(size)},
+        )
+        for number, (value, size) in enumerate(zip(mean, tokens, strict=True))
+    ]
 
 
 def record_of(stage: Stage, *, label: str = "", seed: int = 0, per_capability: int = 60) -> RunRecord:

@@ -49,6 +49,15 @@ def test_unequal_prompts_are_refused_by_name():
         pair([evaluation("unpruned"), other])
 
 
+def test_windows_of_perplexity_are_no_capability_but_are_paired():
+    paired = pair(all_stages(per_capability=6))
+    assert "perplexity" not in paired.capabilities
+    assert paired.windows.nll.shape == (4, 24) and paired.windows.tokens.sum() == 23 * 511 + 140
+    other = with_changed(evaluation("pruned"), "window-0003", prompt_sha256="f" * 64)
+    with pytest.raises(DataError, match="the prompts of perplexity differ: window-0003"):
+        pair([evaluation("unpruned"), other])
+
+
 def test_fewer_capabilities_can_be_compared_on_purpose():
     (record, items), whole = evaluation("pruned"), evaluation("unpruned")
     part = (record, [item for item in items if item.capability == "math"])

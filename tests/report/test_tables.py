@@ -178,10 +178,31 @@ def test_two_healed_models_are_not_each_others_past():
 def test_perplexity_and_parameters(table):
     assert [cell.value for cell in table.row("perplexity").cells] == [37.1, 49.1, 43.8, 41.2]
     assert table.row("perplexity").kept[1].value == pytest.approx(49.1 / 37.1)
-    assert table.row("perplexity").cells[0].low == pytest.approx(37.1 * 0.95)
     assert table.row("parameters").kept[1].value == pytest.approx(127_434_240 / 134_515_008)
     without = [(record.model_copy(update={"measurements": ()}), items) for record, items in all_stages(6)]
     assert "perplexity" not in [row.key for row in main_table(without).rows]
+
+
+def test_perplexity_limits_come_from_windows_and_its_ratio_keeps_the_pairing(table):
+    row = table.row("perplexity")
+    assert row.cells[1].low < 49.1 < row.cells[1].high
+    assert row.kept[1].low < row.kept[1].value < row.kept[1].high
+    relative = np.log(row.cells[1].high / row.cells[1].low)
+    assert np.log(row.kept[1].high / row.kept[1].low) < 0.5 * relative
+
+
+def test_perplexity_without_windows_keeps_the_measured_limits():
+    bare = [(record, [i for i in items if i.capability != "perplexity"]) for record, items in all_stages(6)]
+    row = main_table(bare).row("perplexity")
+    assert row.cells[0].low == pytest.approx(37.1 * 0.95) and math.isnan(row.kept[1].low)
+
+
+def test_one_model_without_perplexity_leaves_the_others_theirs():
+    (record, items), other = evaluation("unpruned"), evaluation("pruned")
+    without = record.model_copy(update={"measurements": ()}), [i for i in items if i.capability != "perplexity"]
+    row = main_table([without, other]).row("perplexity")
+    assert row.cells[0].reason == "not measured" and row.cells[1].low < 49.1 < row.cells[1].high
+    assert math.isnan(row.kept[1].value) and row.kept[1].reason == "the unpruned model has no score"
 
 
 def test_same_seed_same_table(table):

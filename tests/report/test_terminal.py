@@ -29,9 +29,14 @@ def test_no_width_loses_a_row_or_wraps(table, width):
     assert "11%" in text and "90%" in text
 
 
-def test_limits_where_there_is_room(table):
-    assert "20–43" in printed(table, 120)
-    assert "20–43" not in printed(table, 80)
+def test_limits_stand_beside_the_values_or_below_them(table):
+    wide = next(line for line in printed(table, 130).splitlines() if "Math" in line)
+    assert wide.split()[:6] == ["Math", "30%", "20–43", "3%", "1–11", "11%"]
+    lines = printed(table, 80).splitlines()
+    at = next(index for index, line in enumerate(lines) if "Math" in line)
+    assert lines[at + 1].split() == ["20–43", "1–11", "3–16", "11–30"]
+    # Each ends where its value ends, not where the kept share does.
+    assert lines[at + 1].index("1–11") + 4 == lines[at].index(" 3%") + 3
 
 
 def test_labels_are_not_read_as_markup():

@@ -23,7 +23,7 @@ def cell_text(cell: Cell, unit: Unit) -> tuple[str, str]:
 def kept_text(cell: Cell, unit: Unit) -> tuple[str, str]:
     """Return what was kept (or, for perplexity, how many times it grew) and its limits, as shown to readers."""
     if unit == "perplexity":
-        return times(cell.value), ""
+        return times(cell.value), f"{cell.low:.2f}{DASH}{cell.high:.2f}" if math.isfinite(cell.low + cell.high) else ""
     return percent(cell.value), percent_span(cell.low, cell.high)
 
 

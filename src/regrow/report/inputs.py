@@ -15,6 +15,9 @@ from regrow.records.results import ItemScore, RunRecord
 from regrow.records.store import read_evaluation
 from regrow.report.wording import CAPABILITIES, STAGES
 
+WINDOW = "perplexity"
+"""The capability under which text windows are kept among the items (score: mean nats a token; details: tokens)."""
+
 NAMED_AT_MOST = 5
 """Ids spelled out in an error; the rest are counted."""
 
@@ -24,12 +27,22 @@ Run = tuple[RunRecord, Sequence[ItemScore]]
 
 
 @dataclass(frozen=True)
+class Windows:
+    """The same text windows seen by several evaluations: ``nll`` (evaluations, windows) is the summed negative
+    log-likelihood in nats, NaN for an evaluation without perplexity; ``tokens`` (windows,) how many were predicted."""
+
+    nll: NDArray[np.float64]
+    tokens: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
 class Paired:
     """Evaluations of the same items, in stage order.
 
     ``scores[c]`` is (evaluations, items) and ``items[c]`` lists, for each evaluation, the ItemScores in the same
     order. ``kinds[c]`` holds the items' kind (unsafe, benign) where the capability is scored as balanced rates.
-    ``base`` is the index of the unpruned evaluation, ``cut`` that of the first pruned one; None when absent.
+    ``windows`` holds the text windows on which perplexity was measured, where the records keep them. ``base`` is the
+    index of the unpruned evaluation, ``cut`` that of the first pruned one; None when absent.
     """
 
     records: tuple[RunRecord, ...]
@@ -40,6 +53,7 @@ class Paired:
     kinds: dict[str, tuple[str, ...]]
     base: int | None
     cut: int | None
+    windows: Windows | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -91,6 +105,7 @@ def pair(runs: Sequence[Run], *, capabilities: Sequence[str] | None = None) -> P
         kinds,
         stages.index("unpruned") if "unpruned" in stages else None,
         stages.index("pruned") if "pruned" in stages else None,
+        _windows(ordered, labels),
         tuple(notes),
     )
 
@@ -115,7 +130,7 @@ def _refuse_other_items(ordered: Sequence[Run]) -> None:
 
 
 def _capabilities(ordered: Sequence[Run], asked: Sequence[str] | None) -> list[str]:
-    met = dict.fromkeys(item.capability for _, items in ordered for item in items)
+    met = dict.fromkeys(item.capability for _, items in ordered for item in items if item.capability != WINDOW)
     known = [name for name in CAPABILITIES if name in met]
     every = known + [name for name in met if name not in CAPABILITIES]
     if asked is None:
@@ -158,6 +173,21 @@ def _refuse_unequal(
             f"'{first}' and '{second}' cannot be paired: the prompts of {capability} differ: {_named(changed)}",
             hint="measure both with the same version of the suite and the same chat template",
         )
+
+
+def _windows(ordered: Sequence[Run], labels: Sequence[str]) -> Windows | None:
+    tables = [_by_id(run, [WINDOW])[WINDOW] for run in ordered]
+    measured = [index for index, table in enumerate(tables) if table]
+    if not measured:
+        return None
+    first = tables[measured[0]]
+    for index in measured[1:]:
+        _refuse_unequal(WINDOW, labels[measured[0]], first, labels[index], tables[index])
+    tokens = np.array([float(item.details.get("tokens") or 0.0) for item in first.values()])
+    nll = np.full((len(ordered), tokens.size), np.nan)
+    for index in measured:
+        nll[index] = [tables[index][name].score for name in first] * tokens
+    return Windows(nll, tokens) if tokens.sum() > 0 else None
 
 
 def _labels(ordered: Sequence[Run]) -> tuple[str, ...]:

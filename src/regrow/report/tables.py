@@ -5,6 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
+from regrow.records.results import RunRecord
 from regrow.report.changes import changes_of, fates_of
 from regrow.report.export import to_csv, to_json, to_markdown
 from regrow.report.inputs import Paired, Run, pair
@@ -12,7 +16,11 @@ from regrow.report.results import Cell, Column, MainTable, Row
 from regrow.report.scored import Drawing, capability_rows
 from regrow.report.summaries import summaries_of
 from regrow.report.wording import CHANCE
+from regrow.seeding import stream
+from regrow.stats.intervals import resampled_perplexities
 from regrow.stats.retention import chance_corrected, undefined_reason
+
+NOT_MEASURED = "not measured"
 
 __all__ = ["main_table", "to_csv", "to_json", "to_markdown"]
 
@@ -41,7 +49,7 @@ def main_table(
     ]
     whole = [entry for entry in scored if not entry.row.part_of]
     rows = [entry.row for entry in scored]
-    perplexity = _perplexity_row(paired)
+    perplexity = _perplexity_row(paired, drawing)
     rows += [perplexity] if perplexity else []
     first = paired.records[0]
     return MainTable(
@@ -85,21 +93,43 @@ def _column(paired: Paired, index: int) -> Column:
     )
 
 
-def _perplexity_row(paired: Paired) -> Row | None:
-    cells = []
-    for record in paired.records:
-        found = {measured.name: measured for measured in record.measurements}
-        main = found.get("perplexity")
-        if main is None:
-            cells.append(Cell(value=math.nan, reason="not measured"))
-            continue
-        low, high = (found[name].value if name in found else math.nan for name in ("perplexity_low", "perplexity_high"))
-        cells.append(Cell(value=main.value, low=low, high=high, reason=main.reason))
-    if all(cell.reason == "not measured" for cell in cells):
+def _perplexity_row(paired: Paired, drawing: Drawing) -> Row | None:
+    """Perplexity by resampled windows where the records keep them, else with the limits that were measured."""
+    cells = [_measured_perplexity(record) for record in paired.records]
+    if all(cell.reason == NOT_MEASURED for cell in cells):
         return None
-    return Row(
-        key="perplexity", name="Perplexity", unit="perplexity", cells=tuple(cells), kept=_plain_ratios(paired, cells)
-    )
+    kept = _plain_ratios(paired, cells)
+    if paired.windows is not None:
+        nll, tokens = paired.windows.nll, paired.windows.tokens
+        drawn = resampled_perplexities(nll, tokens, drawing.resamples, stream(drawing.seed, "perplexity"))
+        cells = [
+            cell.model_copy(update=_limits(drawn[:, index], drawing.level)) if math.isfinite(cell.value) else cell
+            for index, cell in enumerate(cells)
+        ]
+        if paired.base is not None:
+            base = paired.base
+            kept = tuple(
+                cell.model_copy(update=_limits(drawn[:, index] / drawn[:, base], drawing.level))
+                if math.isfinite(cell.value) and index != base
+                else cell
+                for index, cell in enumerate(kept)
+            )
+    return Row(key="perplexity", name="Perplexity", unit="perplexity", cells=tuple(cells), kept=kept)
+
+
+def _measured_perplexity(record: RunRecord) -> Cell:
+    found = {measured.name: measured for measured in record.measurements}
+    if "perplexity" not in found:
+        return Cell(value=math.nan, reason=NOT_MEASURED)
+    low, high = (found[name].value if name in found else math.nan for name in ("perplexity_low", "perplexity_high"))
+    return Cell(value=found["perplexity"].value, low=low, high=high, reason=found["perplexity"].reason)
+
+
+def _limits(drawn: NDArray[np.float64], level: float) -> dict[str, float]:
+    if not np.isfinite(drawn).all():
+        return {}
+    low, high = np.quantile(drawn, [0.5 - level / 2, 0.5 + level / 2])
+    return {"low": float(low), "high": float(high)}
 
 
 def _parameters_row(paired: Paired) -> Row:

@@ -42,8 +42,8 @@ class TerminalTable:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         unlimited = options.update(width=10_000)
-        for limits in (True, False):
-            drawn = _grid(self.table, limits=limits)
+        for tall in (False, True):
+            drawn = _grid(self.table, tall=tall)
             if Measurement.get(console, unlimited, drawn).maximum <= options.max_width:
                 yield drawn
                 return
@@ -59,10 +59,11 @@ class _Parts(NamedTuple):
     style: str
 
 
-def _grid(table: MainTable, *, limits: bool) -> Table:
+def _grid(table: MainTable, *, tall: bool) -> Table:
+    """The table with limits beside the values, or below them (``tall``)."""
     drawn = Table(
         box=box.SIMPLE_HEAD,
-        caption=_caption(table, limits),
+        caption=_caption(table),
         caption_justify="left",
         header_style="bold",
         pad_edge=False,
@@ -70,17 +71,34 @@ def _grid(table: MainTable, *, limits: bool) -> Table:
     )
     drawn.add_column("", no_wrap=True)
     columns = [_column(table, index) for index in range(len(table.columns))]
-    for column in table.columns:
+    with_kept = [any(cell.kept for cell in cells) for cells in columns]
+    for column, kept in zip(table.columns, with_kept, strict=True):
         drawn.add_column(escape(column.label), justify="right", no_wrap=True)
+        if not tall:
+            drawn.add_column("", no_wrap=True, style="dim")
+        if kept:
+            drawn.add_column("kept", justify="right", no_wrap=True, header_style="dim")
     names = [
         Text(f"  {row.name}" if row.part_of else row.name, style="dim" if row.part_of else "") for row in table.rows
     ]
-    names += [Text(f"{summary.name} kept", style="bold") for summary in table.summaries]
+    names += [Text(summary.name, style="bold") for summary in table.summaries]
     for line, name in enumerate(names):
         if line == len(table.rows):
             drawn.add_section()
-        drawn.add_row(name, *(_joined(column[line], column, limits) for column in columns))
+        texts: list[Text] = []
+        for cells, kept in zip(columns, with_kept, strict=True):
+            texts += _cell_texts(cells[line], tall=tall, kept=kept)
+        drawn.add_row(name, *texts)
     return drawn
+
+
+def _cell_texts(parts: _Parts, *, tall: bool, kept: bool) -> list[Text]:
+    value, share = Text(parts.value), Text(parts.kept, style=parts.style)
+    if not tall:
+        return [value, Text(parts.limits), share] if kept else [value, Text(parts.limits)]
+    if parts.limits:
+        (value if parts.value else share).append(f"\n{parts.limits}", style="dim")
+    return [value, share] if kept else [value]
 
 
 def _list(table: MainTable) -> Group:
@@ -92,7 +110,7 @@ def _list(table: MainTable) -> Group:
         lines.append(Text(name, style="bold"))
         for column, cells in zip(table.columns, columns, strict=True):
             every = [cell for other in columns for cell in other]
-            lines.append(Text.assemble(f"  {column.label:<{widest}}  ", _joined(cells[line], every, True)))
+            lines.append(Text.assemble(f"  {column.label:<{widest}}  ", _joined(cells[line], every)))
     return Group(*lines)
 
 
@@ -114,14 +132,12 @@ def _column(table: MainTable, index: int) -> list[_Parts]:
     return cells
 
 
-def _joined(parts: _Parts, column: Sequence[_Parts], limits: bool) -> Text:
-    """The parts in one line, each as wide as the widest of its kind in the column."""
-    value, span, kept = (max(len(other[place]) for other in column) for place in range(3))
+def _joined(parts: _Parts, cells: Sequence[_Parts]) -> Text:
+    """The parts in one line, each as wide as the widest of its kind among ``cells``."""
+    value, limits, kept = (max(len(other[place]) for other in cells) for place in range(3))
     text = Text(f"{parts.value:>{value}}")
-    if limits and span:
-        text.append(f" {parts.limits:<{span}}", style="dim")
-    if kept:
-        text.append(f"  {parts.kept:>{kept}}", style=parts.style)
+    text.append(f" {parts.limits:<{limits}}", style="dim")
+    text.append(f"  {parts.kept:>{kept}}", style=parts.style)
     return text
 
 
@@ -129,8 +145,6 @@ def _style(kept: Cell) -> str:
     return "green" if kept.value >= GOOD else "red" if kept.value < POOR else "yellow"
 
 
-def _caption(table: MainTable, limits: bool) -> str:
-    parts = [f"{table.level:.0%} intervals in grey"] if limits else []
-    if table.base is not None:
-        parts.append("last figure of a cell: what was kept of the unpruned model")
-    return "; ".join(parts)
+def _caption(table: MainTable) -> str:
+    kept = "; kept: share of the unpruned model" if table.base is not None and len(table.columns) > 1 else ""
+    return f"{table.level:.0%} intervals in grey{kept}"

@@ -105,17 +105,22 @@ def perplexity_interval(
     size = np.asarray(tokens, np.float64)
     if nll.size == 0 or size.sum() <= 0:
         return undefined("no predicted tokens", level)
-    drawn = np.concatenate(
-        [
-            _weighted(draw_counts(nll.size, stop - start, generator), nll, size)
-            for start, stop in pieces(resamples, nll.size)
-        ]
-    )
-    return percentile(np.exp(drawn), float(np.exp(nll.sum() / size.sum())), level)
+    drawn = resampled_perplexities(nll, size, resamples, generator)[:, 0]
+    return percentile(drawn, float(np.exp(nll.sum() / size.sum())), level)
 
 
-def _weighted(
-    counts: NDArray[np.float64], nll: NDArray[np.float64], tokens: NDArray[np.float64]
+def resampled_perplexities(
+    negative_log_likelihoods: ArrayLike, tokens: ArrayLike, resamples: int, generator: np.random.Generator
 ) -> NDArray[np.float64]:
-    mean: NDArray[np.float64] = counts @ nll / (counts @ tokens)
-    return mean
+    """Return perplexities of resampled windows, (resamples, models).
+
+    ``negative_log_likelihoods`` is (models, windows), in nats, summed over the window's ``tokens`` (windows,). All
+    models see the same drawn windows, so that ratios of columns keep the pairing.
+    """
+    nll = np.atleast_2d(np.asarray(negative_log_likelihoods, np.float64))
+    size = np.asarray(tokens, np.float64)
+    drawn = np.empty((resamples, nll.shape[0]))
+    for start, stop in pieces(resamples, size.size):
+        counts = draw_counts(size.size, stop - start, generator)
+        drawn[start:stop] = np.exp(counts @ nll.T / (counts @ size)[:, None])
+    return drawn
