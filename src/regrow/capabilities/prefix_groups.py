@@ -55,7 +55,7 @@ def _split(prompts: Sequence[Sequence[int]], ordered: list[int], worthwhile: int
     if rest:
         common = shared_tokens(prompts[rest[0]], prompts[rest[-1]])
         shortest = min(len(prompts[index]) for index in rest)
-        members = tuple(sorted(rest, key=lambda index: -len(prompts[index])))
+        members = tuple(sorted(rest, key=lambda index: (-len(prompts[index]), index)))
         groups.append(PrefixGroup(members, min(common, shortest - 1) if len(rest) > 1 else 0))
     return groups
 
