@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from regrow.cli.options import Device, Dtype, Json, Output, Quiet, SpecFile
+from regrow.cli.options import Device, Dtype, Json, Output, Pools, Quiet, SpecFile
 
 
 def heal(
@@ -24,7 +23,7 @@ def heal(
     suite: Annotated[str, Parameter(help="Suite whose healing pools are used.")] = "mini",
     pool_examples: Annotated[int, Parameter(help="Prompts the unpruned model answers per pool.")] = 200,
     unpruned: Annotated[str | None, Parameter(help="The original model, when it is no longer where it was.")] = None,
-    pools: Annotated[Path | None, Parameter(help="Folder with (or for) the pools. Default: the cache.")] = None,
+    pools: Pools = None,
     seed: Annotated[int | None, Parameter(help="Seed of the mixture, the dropout and the adapter. Default: 0.")] = None,
     spec: SpecFile = None,
     dtype: Dtype = "auto",

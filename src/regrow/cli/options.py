@@ -18,8 +18,10 @@ Json = Annotated[bool, Parameter(name="--json", negative="", help="Print the res
 Quiet = Annotated[bool, Parameter(name=["--quiet", "-q"], negative="", help="No progress and no notes.")]
 SpecFile = Annotated[Path | None, Parameter(name="--spec", help="YAML file with these options; the command line wins.")]
 Calibration = Annotated[
-    str | None, Parameter(help="bundled, wikitext2, c4, a .txt or .jsonl file, or hub:ID. Default: bundled.")
+    str | None,
+    Parameter(help="bundled, healing-pools, wikitext2, c4, a .txt or .jsonl file, or hub:ID. Default: bundled."),
 ]
+Pools = Annotated[Path | None, Parameter(help="Folder with (or for) the healing pools. Default: the cache.")]
 
 
 def merged(kind: type[S], file: Path | None, given: dict[str, Any]) -> S:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from regrow.cli.options import Calibration, Device, Dtype, Json, Output, Quiet, SpecFile
+from regrow.cli.options import Calibration, Device, Dtype, Json, Output, Pools, Quiet, SpecFile
 
 
 def prune(
@@ -21,6 +21,7 @@ def prune(
     contiguous: Annotated[bool | None, Parameter(help="Remove one unbroken span.")] = None,
     calibration: Calibration = None,
     calibration_tokens: Annotated[str | None, Parameter(help="Tokens the criterion reads. Default: 16k.")] = None,
+    pools: Pools = None,
     seed: Annotated[int | None, Parameter(help="Seed of the calibration draw. Default: 0.")] = None,
     spec: SpecFile = None,
     dtype: Dtype = "auto",
@@ -59,7 +60,7 @@ def prune(
     asked = merged(PruneSpec, spec, given)
     from regrow.study.stages.prune import prune as work
 
-    facts = work(model, asked, output, watch=watcher(quiet), dtype=dtype, device=device)
+    facts = work(model, asked, output, watch=watcher(quiet), pools_folder=pools, dtype=dtype, device=device)
     if json:
         print_json({"output": str(output), **facts.model_dump(mode="json")})
         return

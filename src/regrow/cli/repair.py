@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from regrow.cli.options import Calibration, Device, Dtype, Json, Output, Quiet, SpecFile
+from regrow.cli.options import Calibration, Device, Dtype, Json, Output, Pools, Quiet, SpecFile
 
 
 def repair(
@@ -19,6 +19,7 @@ def repair(
     calibration: Calibration = None,
     calibration_tokens: Annotated[str | None, Parameter(help="Tokens the fit reads. Default: 16k.")] = None,
     unpruned: Annotated[str | None, Parameter(help="The original model, when it is no longer where it was.")] = None,
+    pools: Pools = None,
     seed: Annotated[int | None, Parameter(help="Seed of the calibration draw. Default: 0.")] = None,
     spec: SpecFile = None,
     dtype: Dtype = "auto",
@@ -54,7 +55,9 @@ def repair(
     asked = merged(RepairSpec, spec, given)
     from regrow.study.stages.repair import repair as work
 
-    facts = work(pruned, asked, output, watch=watcher(quiet), unpruned=unpruned, dtype=dtype, device=device)
+    facts = work(
+        pruned, asked, output, watch=watcher(quiet), pools_folder=pools, unpruned=unpruned, dtype=dtype, device=device
+    )
     if json:
         print_json({"output": str(output), **facts.model_dump(mode="json")})
         return

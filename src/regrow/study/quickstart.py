@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict
 
-from regrow.models.load import locate
+from regrow.models.load import LoadedModel, load_model, locate
 from regrow.protocols import Watcher
 from regrow.records.checkpoint import CheckpointFacts
 from regrow.records.specs import EvalSpec, HealSpec, PruneSpec, RepairSpec
 from regrow.records.store import RunFolder
 from regrow.study.stages.evaluate import evaluate
+from regrow.study.stages.calibration import HEALING_POOLS
 from regrow.study.stages.heal import LOG, heal
+from regrow.study.stages.pools import pools_of
 from regrow.study.stages.prune import prune
 from regrow.study.stages.repair import repair
 
 CHECKPOINTS = "checkpoints"
+POOLS = "pools"
 EVALUATIONS = "evaluations"
 
 
@@ -33,7 +37,8 @@ class QuickstartPlan:
     @staticmethod
     def of(*, remove: str = "2", tokens: int, items: int, seed: int, pool_examples: int) -> QuickstartPlan:
         return QuickstartPlan(
-            prune=PruneSpec(remove=remove, seed=seed),
+            # The cut reads healing examples, as in the study; the repair needs many more tokens, so it reads prose.
+            prune=PruneSpec(remove=remove, calibration=HEALING_POOLS, calibration_tokens=8_192, seed=seed),
             repair=RepairSpec(seed=seed),
             heal=HealSpec(tokens=tokens, sequences_per_update=8, learning_rate=4e-4, seed=seed),
             evaluation=EvalSpec(items=items, seed=seed),
@@ -69,37 +74,60 @@ def quickstart(
     RunFolder(output).finished("quickstart", asked)
     locate(source)
     RunFolder(output).claim("quickstart", asked)
-    checkpoints, evaluations = output / CHECKPOINTS, output / EVALUATIONS
+    checkpoints, evaluations, pools = output / CHECKPOINTS, output / EVALUATIONS, output / POOLS
+    place = _Place(watch=watch, dtype=dtype, device=device)
     done: list[Path] = []
 
     def measured(model: str, stage: str) -> None:
-        watch.note(f"\n[{len(done) + 1}/4] {stage}")
-        evaluate(model, plan.evaluation, evaluations / stage, watch=watch, label=stage, dtype=dtype, device=device)
+        evaluate(model, plan.evaluation, evaluations / stage, label=stage, **place)
         done.append(evaluations / stage)
 
+    watch.note("[1/4] unpruned")
     measured(source, "unpruned")
-    prune(source, plan.prune, checkpoints / "pruned", watch=watch, dtype=dtype, device=device)
+    _answer_prompts(source, plan, pools, place)
+    watch.note("[2/4] pruned")
+    prune(source, plan.prune, checkpoints / "pruned", pools_folder=pools, **place)
     measured(str(checkpoints / "pruned"), "pruned")
-    repair(
-        str(checkpoints / "pruned"),
-        plan.repair,
-        checkpoints / "repaired",
-        watch=watch,
-        unpruned=source,
-        dtype=dtype,
-        device=device,
-    )
+    watch.note("[3/4] repaired")
+    pruned = str(checkpoints / "pruned")
+    repair(pruned, plan.repair, checkpoints / "repaired", unpruned=source, pools_folder=pools, **place)
     measured(str(checkpoints / "repaired"), "repaired")
+    watch.note("[4/4] healed")
     healed = heal(
         str(checkpoints / "repaired"),
         plan.heal,
         checkpoints / "healed",
-        watch=watch,
         suite=plan.evaluation.suite,
         unpruned=source,
         pool_examples=plan.pool_examples,
-        dtype=dtype,
-        device=device,
+        pools_folder=pools,
+        **place,
     )
     measured(str(checkpoints / "healed"), "healed")
     return QuickstartResult(done, healed, checkpoints / "healed" / LOG)
+
+
+class _Place(TypedDict):
+    watch: Watcher
+    dtype: str
+    device: str
+
+
+def _answer_prompts(source: str, plan: QuickstartPlan, pools: Path, place: _Place) -> None:
+    """Have the unpruned model answer the healing prompts; cut, repair and healing all read these pools."""
+    loaded: list[LoadedModel] = []
+
+    def once() -> LoadedModel:
+        if not loaded:
+            loaded.append(load_model(source, dtype=place["dtype"], device=place["device"]))
+        return loaded[0]
+
+    pools_of(
+        plan.evaluation.suite,
+        once,
+        source=source,
+        weights_sha256="",
+        examples=plan.pool_examples,
+        watch=place["watch"],
+        folder=pools,
+    )

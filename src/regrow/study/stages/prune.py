@@ -6,7 +6,6 @@ from pathlib import Path
 
 from regrow.criteria.order import removal_count
 from regrow.criteria.ranking import needs_text, score_blocks
-from regrow.data.calibration import load_calibration
 from regrow.errors import ConfigError, ModelError
 from regrow.models.families import blocks_of
 from regrow.models.load import LoadedModel, load_model
@@ -15,12 +14,20 @@ from regrow.protocols import Watcher
 from regrow.records.checkpoint import CheckpointFacts
 from regrow.records.results import LayerScores
 from regrow.records.specs import PruneSpec
+from regrow.study.stages.calibration import calibration_of
 from regrow.study.stages.chain import done_before, facts_before, step
 from regrow.surgery import check_blocks, remove_blocks
 
 
 def prune(
-    source: str, spec: PruneSpec, output: Path, *, watch: Watcher, dtype: str = "auto", device: str = "auto"
+    source: str,
+    spec: PruneSpec,
+    output: Path,
+    *,
+    watch: Watcher,
+    pools_folder: Path | None = None,
+    dtype: str = "auto",
+    device: str = "auto",
 ) -> CheckpointFacts:
     """Return the facts of the pruned checkpoint written to ``output``.
 
@@ -52,7 +59,7 @@ def prune(
             raise ConfigError("--blocks names no block", hint="write for example --blocks 13,14")
     else:
         assert spec.remove is not None
-        scores = _choose(loaded, spec, removal_count(spec.remove, count), reads_text, watch)
+        scores = _choose(loaded, spec, removal_count(spec.remove, count), reads_text, watch, pools_folder)
         removed = scores.removed
     remove_blocks(loaded.model, removed)
     watch.begin(f"saving to {output} and comparing the reloaded checkpoint")
@@ -68,16 +75,12 @@ def prune(
     return facts
 
 
-def _choose(loaded: LoadedModel, spec: PruneSpec, remove: int, reads_text: bool, watch: Watcher) -> LayerScores:
+def _choose(
+    loaded: LoadedModel, spec: PruneSpec, remove: int, reads_text: bool, watch: Watcher, pools_folder: Path | None
+) -> LayerScores:
     calibration = None
     if reads_text:
-        calibration = load_calibration(
-            spec.calibration,
-            loaded.tokenizer,
-            tokens=spec.calibration_tokens,
-            chunk_tokens=spec.chunk_tokens,
-            seed=spec.seed,
-        )
+        calibration = calibration_of(spec, loaded, watch=watch, pools_folder=pools_folder)
         watch.begin(f"{spec.criterion} reads {calibration.tokens:,} tokens of '{calibration.name}'")
     else:
         watch.begin(f"{spec.criterion} ranks the blocks")

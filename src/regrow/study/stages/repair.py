@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from regrow.data.calibration import load_calibration
 from regrow.errors import ModelError
 from regrow.models.load import load_model
 from regrow.models.save import save_checkpoint
@@ -13,6 +12,7 @@ from regrow.records.checkpoint import CheckpointFacts
 from regrow.records.specs import RepairSpec
 from regrow.repair.fit import fit_repair
 from regrow.repair.registry import REPAIRS
+from regrow.study.stages.calibration import calibration_of
 from regrow.study.stages.chain import checkpoint_facts, done_before, facts_before, step, unpruned_model
 
 
@@ -23,6 +23,7 @@ def repair(
     *,
     watch: Watcher,
     unpruned: str | None = None,
+    pools_folder: Path | None = None,
     dtype: str = "auto",
     device: str = "auto",
 ) -> CheckpointFacts:
@@ -54,13 +55,7 @@ def repair(
     original = unpruned_model(facts, unpruned, dtype=dtype, device=device)
     loaded = load_model(pruned, dtype=dtype, device=device)
     watch.end()
-    calibration = load_calibration(
-        spec.calibration,
-        original.tokenizer,
-        tokens=spec.calibration_tokens,
-        chunk_tokens=spec.chunk_tokens,
-        seed=spec.seed,
-    )
+    calibration = calibration_of(spec, original, watch=watch, pools_folder=pools_folder)
     result = fit_repair(original, loaded, calibration, spec, watch=watch)
     for warning in result.warnings:
         watch.note(f"note: {warning}")
