@@ -11,8 +11,8 @@ from regrow.protocols import Watcher
 from regrow.records.checkpoint import CheckpointFacts
 from regrow.records.specs import EvalSpec, HealSpec, PruneSpec, RepairSpec
 from regrow.records.store import RunFolder
-from regrow.study.stages.evaluate import evaluate
 from regrow.study.stages.calibration import HEALING_POOLS
+from regrow.study.stages.evaluate import evaluate
 from regrow.study.stages.heal import LOG, heal
 from regrow.study.stages.pools import pools_of
 from regrow.study.stages.prune import prune

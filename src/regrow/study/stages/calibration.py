@@ -1,4 +1,4 @@
-"""The calibration set a stage asks for: a text by reference, or examples of the healing pools as the study takes them."""
+"""The calibration set a stage asks for: a text by reference, or examples of the healing pools."""
 
 from __future__ import annotations
 
