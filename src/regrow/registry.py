@@ -97,7 +97,7 @@ class Registry(Generic[T]):
             raise ConfigError(f"the {self.noun} '{name}' is registered twice", hint="give the new one another name")
 
     def _scan(self) -> None:
-        if self._scanned:
+        if self._scanned or self._group is None:
             return
         self._scanned = True
         for point in entry_points(group=self._group):

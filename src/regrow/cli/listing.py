@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from regrow.cli.options import Json
+from regrow.registry import Registry
 
 
 def ls(what: str = "all", /, *, json: Json = False) -> None:
@@ -53,14 +54,23 @@ def rows_of(kind: str) -> list[dict[str, Any]]:
             }
             for model in EMBEDDED.values()
         ]
+    entries: Registry[Any]
     if kind == "criteria":
-        from regrow.criteria.registry import CRITERIA as entries
+        from regrow.criteria.registry import CRITERIA
+
+        entries = CRITERIA
     elif kind == "repairs":
-        from regrow.repair.registry import REPAIRS as entries  # type: ignore[assignment]
+        from regrow.repair.registry import REPAIRS
+
+        entries = REPAIRS
     elif kind == "capabilities":
-        from regrow.capabilities.registry import CAPABILITIES as entries  # type: ignore[assignment]
+        from regrow.capabilities.registry import CAPABILITIES
+
+        entries = CAPABILITIES
     else:
-        from regrow.heal.scopes import SCOPES as entries  # type: ignore[assignment]
+        from regrow.heal.scopes import SCOPES
+
+        entries = SCOPES
     return [
         {
             "name": entry.name,

@@ -105,7 +105,7 @@ def _plain(error: Any) -> str:
 
 
 def _known(words: list[str]) -> str:
-    kept = []
+    kept: list[str] = []
     for word in words[:2]:
         if word in _COMMANDS or word == "models" or (kept == ["models"] and word in ("pull", "show")):
             kept.append(word)

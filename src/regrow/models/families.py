@@ -88,7 +88,8 @@ def final_norm_of(model: nn.Module) -> nn.Module:
 
 def head_of(model: nn.Module) -> nn.Module:
     """Return the output projection to the vocabulary."""
-    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    getter: Any = getattr(model, "get_output_embeddings", None)
+    head: nn.Module | None = getter() if getter is not None else None
     if head is None:
         raise ModelError(f"{type(model).__name__} has no output head", hint="use a causal language model")
     return head

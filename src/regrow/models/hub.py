@@ -15,9 +15,9 @@ def fetch_snapshot(repo: str, *, revision: str | None = None, target: Path | Non
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    options = {"repo_id": repo, "revision": revision, "allow_patterns": list(WANTED_FILES), "local_dir": target}
     try:
-        return Path(snapshot_download(**options))
+        wanted = list(WANTED_FILES)
+        return Path(snapshot_download(repo, revision=revision, allow_patterns=wanted, local_dir=target))
     except HFValidationError as error:
         raise ModelError(
             f"'{repo}' is neither a folder, a .gguf file, an embedded model nor a hub id",
@@ -32,6 +32,6 @@ def fetch_snapshot(repo: str, *, revision: str | None = None, target: Path | Non
         status = getattr(getattr(error, "response", None), "status_code", None)
         why = {401: "it is private or gated, or does not exist", 403: "access is not granted", 404: "no such model"}
         raise ModelError(
-            f"the hub does not give '{repo}': {why.get(status, str(error).splitlines()[0])}",
+            f"the hub does not give '{repo}': {why.get(status or 0, str(error).splitlines()[0])}",
             hint="check the spelling; for a gated model accept its licence on the hub and run `hf auth login`",
         ) from error
