@@ -7,6 +7,8 @@ from typing import Any
 from regrow.cli.options import Json
 from regrow.registry import Registry
 
+SAID = ("name", "summary")
+
 
 def ls(what: str = "all", /, *, json: Json = False) -> None:
     """List criteria, repairs, capabilities, scopes or embedded models.
@@ -16,7 +18,7 @@ def ls(what: str = "all", /, *, json: Json = False) -> None:
     what
         all, criteria, repairs, capabilities, scopes or models.
     """
-    from rich.table import Table
+    from rich.text import Text
 
     from regrow.cli.output import print_json, stdout_console
     from regrow.errors import ConfigError, did_you_mean
@@ -30,13 +32,19 @@ def ls(what: str = "all", /, *, json: Json = False) -> None:
         return
     console = stdout_console()
     for kind, rows in found.items():
-        columns = list(dict.fromkeys(key for row in rows for key in row))
-        table = Table(title=kind, title_justify="left", title_style="bold", box=None, pad_edge=False)
-        for column in columns:
-            table.add_column(column, overflow="fold", no_wrap=column == "name")
+        width = max(len(row["name"]) for row in rows)
+        console.print(f"[bold underline]{kind}[/]")
         for row in rows:
-            table.add_row(*(str(row.get(column, "")) for column in columns))
-        console.print(table)
+            line = Text(f"{row['name']:<{width}}  ", style="bold")
+            line.append(str(row.get("summary", "")), style="not bold")
+            console.print(line, soft_wrap=not console.is_terminal)
+            facts = [
+                f"{key} {value}" if key != "paper" else str(value) for key, value in row.items() if key not in SAID
+            ]
+            if facts:
+                console.print(
+                    Text(" " * (width + 2) + "; ".join(facts), style="dim"), soft_wrap=not console.is_terminal
+                )
         console.print()
 
 
