@@ -47,7 +47,7 @@ def put_adapter(loaded: LoadedModel, names: Sequence[str], spec: HealSpec) -> An
     with torch.random.fork_rng(devices=devices), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.manual_seed(derive_seed(spec.seed, "adapter"))
-        return get_peft_model(model, config)
+        return get_peft_model(model, config).eval()
 
 
 def adapter_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
