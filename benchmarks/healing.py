@@ -1,7 +1,7 @@
 """Healing speed, memory and loss curve: regrow against transformers' Trainer + PEFT, on the same sequences.
 
 Every engine trains the same LoRA (rank 16, the same first weights) on the same sequences in the same updates with the
-same schedule, in a process of its own; two of the model's blocks are removed first. The Trainer has a collator that pads
+same schedule, in a process of its own, on a model that lost two blocks. The Trainer has a collator that pads
 to the longest sequence of a batch, and the number format of the run as autocast. Tokens per second count prompt and
 response tokens of the sequences, no padding, and a shared prefix as often as it occurs.
 
@@ -129,8 +129,9 @@ def run_trainer(options: argparse.Namespace, precision: str) -> dict:
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
     from regrow.heal.plan import plan_heal
+    from regrow.heal.registry import SCOPES
     from regrow.heal.schedule import learning_rate_factor
-    from regrow.heal.scopes import SCOPES, all_frozen
+    from regrow.heal.scopes import all_frozen
     from regrow.models.load import load_model
     from regrow.surgery import remove_blocks
 

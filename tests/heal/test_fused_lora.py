@@ -9,9 +9,11 @@ import torch
 import torch.nn.functional as F
 from peft.tuners.lora.layer import Linear as LoraLinear
 
+from regrow.heal import lora_dropout
 from regrow.heal.fused_lora import fused_lora
 from regrow.heal.lora_dropout import apply_mask, keep_mask, survival
-from regrow.heal.scopes import SCOPES, all_frozen
+from regrow.heal.registry import SCOPES
+from regrow.heal.scopes import all_frozen
 from tests.heal.samples import sample_model, sample_spec
 
 FAMILIES = ["llama", "phi3", "gpt2", "gpt_neox", "qwen2"]
@@ -93,8 +95,12 @@ def test_dropout_is_on_the_adapters_input_alone_forward_and_backward(dtype: torc
         assert torch.allclose(gradient.float(), expected.float(), atol=tolerance * float(expected.abs().max()))
 
 
-def test_masks_depend_on_the_key_and_have_the_asked_rate() -> None:
+@pytest.mark.parametrize("draw", [lora_dropout._bits_from_words, lora_dropout._bits_on])
+def test_masks_depend_on_the_key_and_have_the_asked_rate(draw, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     like = torch.zeros(1)
+    if draw is lora_dropout._bits_on:
+        # What a GPU runs, on the device that is there.
+        monkeypatch.setattr(lora_dropout, "_bits_from_words", lambda *rest: draw(torch.device("cpu"), *rest))
     mask = keep_mask((400, 500), 0.05, (1, 2, 3, 4), like)
     assert torch.equal(mask, keep_mask((400, 500), 0.05, (1, 2, 3, 4), like))
     for other in ((0, 2, 3, 4), (1, 0, 3, 4), (1, 2, 0, 4), (1, 2, 3, 0)):

@@ -9,10 +9,10 @@ import torch
 
 from regrow.data.pools import Example
 from regrow.heal.gradients import GradientMaker
-from regrow.heal.losses import LOSSES
 from regrow.heal.microbatch import padded_microbatches
 from regrow.heal.packing_check import why_not_packed
 from regrow.heal.plan import plan_heal
+from regrow.heal.registry import LOSSES
 from regrow.heal.response_logits import response_logits
 from tests.conftest import TINY_FAMILIES
 from tests.heal.samples import sample_model, sample_pools, sample_spec

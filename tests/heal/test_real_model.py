@@ -12,9 +12,9 @@ import torch
 from regrow.data.pools import Example, Pool
 from regrow.heal.gradients import GradientMaker
 from regrow.heal.loop import heal
-from regrow.heal.losses import LOSSES
 from regrow.heal.packing_check import why_not_packed
 from regrow.heal.plan import plan_heal
+from regrow.heal.registry import LOSSES
 from regrow.models.load import LoadedModel
 from regrow.records.specs import HealSpec
 from regrow.surgery import remove_blocks

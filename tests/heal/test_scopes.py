@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from regrow.errors import ConfigError
-from regrow.heal.scopes import SCOPES, all_frozen, bordering_blocks, learning_rate_of
+from regrow.heal.registry import SCOPES
+from regrow.heal.scopes import all_frozen, bordering_blocks, learning_rate_of
 from regrow.heal.targets import block_linears
 from regrow.models.bridges import AffineBridge, ScalingBridge, attach_bridge
 from regrow.models.load import LoadedModel

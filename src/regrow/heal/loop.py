@@ -19,12 +19,12 @@ from regrow.heal.checkpoint import Progress, restore_state, save_state
 from regrow.heal.divergence import DivergenceGuard
 from regrow.heal.gradients import GradientMaker
 from regrow.heal.interrupt import StopRequest, held_interrupts
-from regrow.heal.losses import LOSSES
 from regrow.heal.packing_check import why_not_packed
 from regrow.heal.plan import HealPlan, plan_heal
 from regrow.heal.precision import PRECISIONS, choose_precision
+from regrow.heal.registry import LOSSES, SCOPES
 from regrow.heal.schedule import learning_rate_factor
-from regrow.heal.scopes import SCOPES, Trained, all_frozen, learning_rate_of
+from regrow.heal.scopes import Trained, all_frozen, learning_rate_of
 from regrow.heal.training_log import TrainingLog, refuse_unwritable
 from regrow.models.families import text_config_of
 from regrow.models.load import LoadedModel

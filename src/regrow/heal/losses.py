@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 
 from regrow.heal.microbatch import MicroBatch
-from regrow.registry import Registry
 
 
 class Loss(Protocol):
@@ -25,10 +24,6 @@ class Loss(Protocol):
     def __call__(self, logits: torch.Tensor, batch: MicroBatch) -> torch.Tensor: ...
 
 
-LOSSES: Registry[Loss] = Registry("loss", entry_point_group="regrow.losses")
-
-
-@LOSSES.register("response-cross-entropy", summary="cross-entropy of the response tokens and the end token")
 def response_cross_entropy(logits: torch.Tensor, batch: MicroBatch) -> torch.Tensor:
     """Return the summed negative log-likelihood, in nats, of the response tokens and the end token."""
     return F.cross_entropy(logits.float(), batch.labels, reduction="sum")

@@ -1,7 +1,6 @@
 """Which weights a healing run trains. Everything else is frozen, and is the same bits afterwards.
 
-A scope is a function that marks weights of the model as trainable and returns them. Rates of methods.md where it names
-one; those of ``bridges`` and ``full`` are this project's choice.
+A scope is a function that marks weights of the model as trainable and returns them; registry.py lists them all.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from torch import nn
 
 from regrow.errors import ConfigError
 from regrow.heal.adapter import adapter_parameters, put_adapter
+from regrow.heal.registry import SCOPES as SCOPES
 from regrow.heal.targets import block_linears
 from regrow.models.bridges import bridges_of
 from regrow.models.families import block_path, blocks_of, final_norm_of, head_of
 from regrow.models.load import LoadedModel
 from regrow.records.specs import HealSpec
-from regrow.registry import Registry
 
 
 @dataclass
@@ -37,14 +36,18 @@ class Trained:
         """Make the training part of the model: merge the adapter, or give the masters their stored dtype."""
         if self.adapter is not None:
             self.adapter.merge_and_unload()
-        for name, dtype in self.stored.items():
-            self.parameters[name].data = self.parameters[name].data.to(dtype)
+        self._store()
 
     def withdraw(self) -> None:
         """Take the adapter off unmerged (after a stop), so that the model is the one that came in. Weights that were
         trained in place keep what they learned."""
         if self.adapter is not None:
             self.adapter.unload()
+        self._store()
+
+    def _store(self) -> None:
+        for name, dtype in self.stored.items():
+            self.parameters[name].data = self.parameters[name].data.to(dtype)
 
 
 class Scope(Protocol):
@@ -52,9 +55,6 @@ class Scope(Protocol):
     be nothing."""
 
     def __call__(self, loaded: LoadedModel, spec: HealSpec) -> Trained: ...
-
-
-SCOPES: Registry[Scope] = Registry("scope", entry_point_group="regrow.scopes")
 
 
 def learning_rate_of(spec: HealSpec) -> float:
@@ -80,16 +80,12 @@ def all_frozen(model: nn.Module) -> Iterator[None]:
                 weight.requires_grad_(before[name])
 
 
-@SCOPES.register("all-lora", summary="LoRA on every linear layer of every block", learning_rate="2e-4")
 def all_lora(loaded: LoadedModel, spec: HealSpec) -> Trained:
     """LoRA on all linear layers of all blocks. Fused expert weights of mixtures of experts, which are no layers of
     their own in transformers 5, get none."""
     return _lora(loaded, spec, None)
 
 
-@SCOPES.register(
-    "cut-lora", summary="LoRA on the kept blocks that border a removed span", learning_rate="2e-4", needs="regrow.json"
-)
 def cut_lora(loaded: LoadedModel, spec: HealSpec) -> Trained:
     """LoRA on the linear layers of the kept blocks beside a cut."""
     facts = loaded.facts
@@ -101,7 +97,6 @@ def cut_lora(loaded: LoadedModel, spec: HealSpec) -> Trained:
     return _lora(loaded, spec, bordering_blocks(facts.unpruned_blocks, facts.removed_blocks))
 
 
-@SCOPES.register("last-k", summary="the last blocks and the final norm; head frozen", learning_rate="2e-5")
 def last_k(loaded: LoadedModel, spec: HealSpec) -> Trained:
     """All weights of the last ``spec.last_blocks`` blocks and the final norm; the head stays as it is."""
     chosen = [*_last_blocks(loaded.model, spec), final_norm_of(loaded.model)]
@@ -109,9 +104,6 @@ def last_k(loaded: LoadedModel, spec: HealSpec) -> Trained:
     return _masters(loaded.model, [weight for part in chosen for weight in part.parameters() if id(weight) not in held])
 
 
-@SCOPES.register(
-    "partial", summary="the last blocks, the final norm and the head", learning_rate="1e-5", paper="Navigation"
-)
 def partial(loaded: LoadedModel, spec: HealSpec) -> Trained:
     """All weights of the last ``spec.last_blocks`` blocks, the final norm and the head. A head that is tied to the
     embeddings stays tied: they move together."""
@@ -119,7 +111,6 @@ def partial(loaded: LoadedModel, spec: HealSpec) -> Trained:
     return _masters(loaded.model, [weight for part in chosen for weight in part.parameters()])
 
 
-@SCOPES.register("bridges", summary="the repair operators only", learning_rate="1e-4", needs="a repaired model")
 def bridges(loaded: LoadedModel, spec: HealSpec) -> Trained:
     """The operators that a repair put at the cuts, and nothing else."""
     found = bridges_of(loaded.model)
@@ -131,7 +122,6 @@ def bridges(loaded: LoadedModel, spec: HealSpec) -> Trained:
     return _masters(loaded.model, [weight for entry in found for weight in entry.bridge.parameters()])
 
 
-@SCOPES.register("full", summary="every weight", learning_rate="1e-5")
 def full(loaded: LoadedModel, spec: HealSpec) -> Trained:
     """Every weight of the model, bridges too."""
     return _masters(loaded.model, list(loaded.model.parameters()))

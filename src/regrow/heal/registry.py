@@ -1,0 +1,38 @@
+"""Every scope and every loss by name; nothing is imported until it is used.
+
+Facts of a scope: ``learning_rate`` (its peak rate unless another is asked for; those of ``bridges`` and ``full`` are
+this project's choice, no paper's) and ``needs``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from regrow.registry import Registry
+
+SCOPES: Registry[Any] = Registry("scope", entry_point_group="regrow.scopes")
+LOSSES: Registry[Any] = Registry("loss", entry_point_group="regrow.losses")
+
+
+def _scope(name: str, function: str, summary: str, learning_rate: str, **facts: str) -> None:
+    SCOPES.declare(name, f"regrow.heal.scopes:{function}", summary=summary, learning_rate=learning_rate, **facts)
+
+
+_scope("all-lora", "all_lora", "LoRA on every linear layer of every block", "2e-4")
+_scope(
+    "cut-lora",
+    "cut_lora",
+    "LoRA on the kept blocks that border a removed span",
+    "2e-4",
+    needs="a pruned checkpoint with its regrow.json",
+)
+_scope("last-k", "last_k", "the last blocks and the final norm; the head is frozen", "2e-5")
+_scope("partial", "partial", "the last blocks, the final norm and the head", "1e-5", paper="Navigation")
+_scope("bridges", "bridges", "the repair operators alone", "1e-4", needs="a repaired checkpoint")
+_scope("full", "full", "every weight", "1e-5")
+
+LOSSES.declare(
+    "response-cross-entropy",
+    "regrow.heal.losses:response_cross_entropy",
+    summary="cross-entropy of the response tokens and the end token",
+)
