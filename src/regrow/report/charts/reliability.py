@@ -52,7 +52,7 @@ def reliability_figure(table: MainTable, paired: Paired) -> Figure | None:
     said = ", ".join(f"{paired.labels[index]} {curve.ece:.3f}" for index, curve in curves.items())
     return Figure(
         "reliability",
-        "Confidence of knowledge answers",
+        "Knowledge: confidence",
         f"Knowledge answers binned by confidence; on the dashed line confidence equals accuracy, and larger dots hold "
         f"more items. Expected calibration error: {said}.",
         f"Reliability diagram. Expected calibration error: {said}.",
