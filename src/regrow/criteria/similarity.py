@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from regrow.criteria.finite import non_finite
 from regrow.criteria.order import candidates, select, windows
 from regrow.data.calibration import CalibrationSet
 from regrow.data.fingerprints import model_fingerprint
-from regrow.errors import DataError, ModelError
+from regrow.errors import DataError
 from regrow.models.capture import observe_streams
 from regrow.models.families import backbone_of, blocks_of, text_config_of
 from regrow.records.results import LayerScores, provenance
@@ -186,15 +187,6 @@ def _angles(cosine: torch.Tensor) -> torch.Tensor:
     angle = cosine.clamp(-1, 1).arccos() / math.pi
     angle.diagonal(dim1=-2, dim2=-1).zero_()
     return angle
-
-
-def non_finite(block: int) -> ModelError:
-    """Return the error for a state that is not finite; block -1 means the embeddings."""
-    where = "the embeddings give" if block < 0 else f"block {block} gives"
-    return ModelError(
-        f"{where} activations that are not finite (or all zero)",
-        hint="load the model with --dtype float32, or check the weights of that block",
-    )
 
 
 def _square(values: np.ndarray) -> tuple[tuple[float, ...], ...]:
