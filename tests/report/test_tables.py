@@ -116,6 +116,10 @@ def test_an_unpruned_score_of_nothing_is_undefined_and_in_no_summary():
     assert table.notes == ("Math has no retention (the unpruned score is 0) and is in no summary.",)
 
 
+def test_one_model_alone_has_no_summary():
+    assert main_table([evaluation("unpruned")]).summaries == ()
+
+
 def test_without_an_unpruned_model_nothing_is_retained():
     table = main_table([evaluation("pruned"), evaluation("healed")])
     assert table.base is None and table.summaries == () and table.fates == ()

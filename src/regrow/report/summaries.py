@@ -17,8 +17,8 @@ Floats = NDArray[np.float64]
 
 
 def summaries_of(scored: Sequence[ScoredRow], base: int | None, level: float) -> tuple[Summary, ...]:
-    """Return capped mean and worst case over the capabilities whose retention is defined (none without a base)."""
-    if base is None:
+    """Return capped mean and worst case over the capabilities with a retention; none unless there is a comparison."""
+    if base is None or len(scored[0].row.cells if scored else ()) < 2:
         return ()
     defined = [entry for entry in scored if math.isfinite(entry.row.kept[base].value)]
     if not defined:
