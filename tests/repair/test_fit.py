@@ -62,8 +62,8 @@ def test_it_is_least_squares_on_stored_streams() -> None:
     fit_repair(unpruned, pruned, calibration, EXACT.model_copy(update={"granularity": "span"}), removed=[2, 3])
     fitted_rows = [row for row in range(32) if row % 8 != 7]
     seen = streams(unpruned.model, calibration.input_ids[fitted_rows])
-    x = seen[2][:, 1:].reshape(-1, WIDTH).double().numpy()
-    y = seen[4][:, 1:].reshape(-1, WIDTH).double().numpy()
+    x = seen[2].reshape(-1, WIDTH).double().numpy()
+    y = seen[4].reshape(-1, WIDTH).double().numpy()
     expected, *_ = np.linalg.lstsq(np.hstack([x, np.ones((len(x), 1))]), y - x, rcond=None)
     bridge = bridges_of(pruned.model)[0].bridge
     assert np.allclose(bridge.weight.detach().numpy(), expected[:-1], atol=2e-5)
@@ -77,8 +77,8 @@ def test_per_block_adapters_are_each_least_squares_then_merged() -> None:
     seen = streams(unpruned.model, calibration.input_ids[[row for row in range(32) if row % 8 != 7]])
     total = np.eye(WIDTH + 1)
     for block in (2, 3):
-        x = seen[block][:, 1:].reshape(-1, WIDTH).double().numpy()
-        y = seen[block + 1][:, 1:].reshape(-1, WIDTH).double().numpy()
+        x = seen[block].reshape(-1, WIDTH).double().numpy()
+        y = seen[block + 1].reshape(-1, WIDTH).double().numpy()
         solution, *_ = np.linalg.lstsq(np.hstack([x, np.ones((len(x), 1))]), y, rcond=None)
         step = np.eye(WIDTH + 1)
         step[:, :WIDTH] = solution
@@ -138,7 +138,7 @@ def test_batch_size_changes_nothing() -> None:
     found = []
     for tokens in (48, 200, 5000):
         book = new_book(unpruned.model)
-        cut = Cut(unpruned.model, pruned.model, spans_of([2, 3], 6), WIDTH)
+        cut = Cut(unpruned.model, pruned.model, spans_of([2, 3], 6), WIDTH, calibration_set())
         method = REPAIRS.get("lra")
         method.plan(book, cut, RepairSpec())
         assert gather(book, unpruned.model, calibration_set(), tokens_per_batch=tokens) == 24 * 48
@@ -207,11 +207,11 @@ class TestRefusals:
     def test_fewer_tokens_than_the_width(self) -> None:
         unpruned, pruned = pair([2])
         few = calibration_set(rows=2, tokens=20)
-        with pytest.raises(DataError, match="19 fitting tokens cannot determine 33 unknowns") as caught:
+        with pytest.raises(DataError, match="20 fitting tokens cannot determine 33 unknowns") as caught:
             fit_repair(unpruned, pruned, few, EXACT, removed=[2])
         assert "at least 40" in str(caught.value.hint)
         result = fit_repair(unpruned, pruned, few, RepairSpec(), removed=[2])
-        assert any("19 fitting tokens for 33 unknowns" in warning for warning in result.warnings)
+        assert any("20 fitting tokens for 33 unknowns" in warning for warning in result.warnings)
 
     def test_rank_above_the_width(self) -> None:
         unpruned, pruned = pair([2])

@@ -20,7 +20,7 @@ from regrow.records.specs import RepairSpec
 from regrow.repair.assess import Distance, Reference, distance_to, reference_of
 from regrow.repair.book import Book
 from regrow.repair.cuts import Span, spans_of
-from regrow.repair.edits import Edit
+from regrow.repair.edits import Edit, InsertBlocks
 from regrow.repair.gather import gather, new_book
 from regrow.repair.method import Cut, Fitted
 from regrow.repair.registry import REPAIRS
@@ -39,6 +39,14 @@ class RepairResult:
     def bridges(self) -> tuple[BridgeFacts, ...]:
         """The bridges as ``regrow.json`` lists them."""
         return self.row.bridges
+
+    @property
+    def removed_blocks(self) -> tuple[int, ...]:
+        """Blocks of the unpruned model that are still gone: fewer than before where a block stands in for a run."""
+        for edit in self.edits:
+            if isinstance(edit, InsertBlocks):
+                return edit.still_removed
+        return tuple(block for cut in self.row.cuts for block in cut.blocks)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -101,20 +109,12 @@ def fit_many(
     _check_specs(specs)
     spans = _spans(unpruned, pruned, removed)
     methods = [REPAIRS.get(spec.method) for spec in specs]
-    tuned = any(spec.ridge_choice == "held-out" for spec in specs)
+    tuned = any(
+        spec.ridge_choice == "held-out" or (method.tunes and spec.ridge is None) for method, spec in zip(methods, specs)
+    )
     book = new_book(unpruned.model, tuned=tuned)
-
-    def regather(other: Book, model: Any) -> None:
-        gather(
-            other,
-            unpruned.model,
-            calibration,
-            pruned=model,
-            watch=watch,
-            task="reading the streams again, behind the repaired cut",
-        )
-
-    cut = Cut(unpruned.model, pruned.model, spans, text_config_of(unpruned.model).hidden_size, regather)
+    width = text_config_of(unpruned.model).hidden_size
+    cut = Cut(unpruned.model, pruned.model, spans, width, calibration, tuned, watch)
     for method, spec in zip(methods, specs):
         method.plan(book, cut, spec)
     started = time.perf_counter()

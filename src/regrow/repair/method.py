@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from regrow.data.calibration import CalibrationSet
+from regrow.errors import ConfigError
+from regrow.protocols import Watcher
 from regrow.records.specs import RepairSpec
 from regrow.repair.book import Book
 from regrow.repair.cuts import Span
@@ -16,14 +19,17 @@ from regrow.repair.edits import Edit
 class Cut:
     """The job: both models, the removed runs from the input side on, the stream's width.
 
-    ``regather(book, pruned)`` makes another pass for methods that cannot do with the shared one (sequential fitting).
+    ``calibration`` is for methods that cannot do with the shared pass (sequential fitting, training); ``tuned`` tells
+    that an eighth of its sequences is set aside for choosing lambda.
     """
 
     unpruned: Any
     pruned: Any
     spans: tuple[Span, ...]
     width: int
-    regather: Callable[[Book, Any], None] | None = None
+    calibration: CalibrationSet
+    tuned: bool = False
+    watch: Watcher | None = None
 
 
 @dataclass(frozen=True)
@@ -49,10 +55,29 @@ class Fitted:
 
 
 class RepairMethod(Protocol):
-    """Two steps around one shared pass: ``plan`` orders sums in the book, ``fit`` solves from them."""
+    """Two steps around one shared pass: ``plan`` orders sums in the book, ``fit`` solves from them.
+
+    ``portable``: the result is a plain checkpoint. ``tunes``: lambda is chosen on held-out tokens unless the spec
+    names one. ``plan`` refuses options that the method would not heed (:func:`refuse_options`).
+    """
 
     portable: bool
+    tunes: bool
 
     def plan(self, book: Book, cut: Cut, spec: RepairSpec) -> None: ...
 
     def fit(self, book: Book, cut: Cut, spec: RepairSpec) -> Fitted: ...
+
+
+_COMMON = frozenset(("method", "calibration", "calibration_tokens", "chunk_tokens", "seed"))
+
+
+def refuse_options(method: str, spec: RepairSpec, heeded: Sequence[str]) -> None:
+    """Raise ConfigError when ``spec`` sets an option that ``method`` would silently ignore."""
+    for name, field in type(spec).model_fields.items():
+        if name in _COMMON or name in heeded or getattr(spec, name) == field.default:
+            continue
+        raise ConfigError(
+            f"the repair '{method}' has no use for {name}={getattr(spec, name)!r}",
+            hint=f"leave it out; {method} heeds: {', '.join(heeded) or 'none of these options'}",
+        )

@@ -44,3 +44,59 @@ REPAIRS.declare(
     portable="no",
     trains="no",
 )
+REPAIRS.declare(
+    "linear-patch",
+    "regrow.repair.scaling:LINEAR_PATCH",
+    summary="one factor per channel of the Hadamard-rotated stream",
+    paper="2505.24680",
+    portable="no",
+    trains="no",
+)
+REPAIRS.declare(
+    "linear-patch-diag",
+    "regrow.repair.scaling:LINEAR_PATCH_DIAG",
+    summary="one factor per channel of the stream",
+    paper="2505.24680",
+    portable="no",
+    trains="no",
+)
+REPAIRS.declare(
+    "linear-patch-distilled",
+    "regrow.repair.scaling:LINEAR_PATCH_DISTILLED",
+    summary="linear-patch, then its matrix alone trained on the unpruned model's top 50 tokens",
+    paper="2505.24680",
+    portable="no",
+    trains="yes",
+)
+REPAIRS.declare(
+    "replace-me",
+    "regrow.repair.folded:REPLACE_ME",
+    summary="linear map of the last kept MLP's output, absorbed by its down projection",
+    paper="2505.02819",
+    portable="yes",
+    trains="no",
+)
+REPAIRS.declare(
+    "replace-me-cosine",
+    "regrow.repair.folded:REPLACE_ME_COSINE",
+    summary="replace-me by cosine distance, a few Adam steps over sampled tokens",
+    paper="2505.02819",
+    portable="yes",
+    trains="yes",
+)
+REPAIRS.declare(
+    "fold",
+    "regrow.repair.folded:FOLD",
+    summary="least squares over all weights of the last kept down projection, ridge chosen on held-out tokens",
+    paper="regrow",
+    portable="yes",
+    trains="no",
+)
+REPAIRS.declare(
+    "streamline-block",
+    "regrow.repair.block:STREAMLINE_BLOCK",
+    summary="one block in place of each run, trained on the stream that left the run",
+    paper="2403.19135",
+    portable="yes",
+    trains="yes",
+)
