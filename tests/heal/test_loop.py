@@ -352,6 +352,46 @@ def test_ctrl_c_saves_and_ends(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "run" / FOLDER).iterdir()] == [f"update-{last:06d}"]
 
 
+class Recorder:
+    """A watcher that writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[str, Any]] = []
+
+    def begin(self, task: str, total: float | None = None, unit: str = "") -> None:
+        self.said.append(("begin", (task, total, unit)))
+
+    def advance(self, done: float, **facts: Any) -> None:
+        self.said.append(("advance", (done, facts)))
+
+    def end(self, summary: str = "") -> None:
+        self.said.append(("end", summary))
+
+    def note(self, text: str) -> None:
+        self.said.append(("note", text))
+
+
+def test_progress_is_told_from_where_the_session_began(tmp_path: Path) -> None:
+    spec = sample_spec()
+    with pytest.raises(KeyboardInterrupt):
+        heal(sample_model(), sample_pools(), spec, tmp_path / "a", on_progress=stop_at(2, KeyboardInterrupt))
+    watch = Recorder()
+    result = heal(sample_model(), sample_pools(), spec, tmp_path / "a", watch=watch)
+    first = sum(entry.tokens for index in range(2) for entry in result.plan.update(index))
+    kind, (task, total, unit) = watch.said[0]
+    assert (kind, unit) == ("begin", "tokens")
+    assert f"after update 2 of {result.updates}" in task
+    assert total == result.tokens - first
+    done = [what[0] for kind, what in watch.said if kind == "advance"]
+    assert len(done) == result.updates - 2
+    assert done[-1] == total
+    assert watch.said[-1] == ("end", f"{result.tokens:,} tokens, {result.updates} updates")
+    padded = Recorder()
+    heal(sample_model("mistral", sliding_window=16), sample_pools(), spec, tmp_path / "b", watch=padded)
+    assert padded.said[0][0] == "note"
+    assert "padded instead of packed" in padded.said[0][1]
+
+
 def test_pools_may_come_as_a_list(tmp_path: Path) -> None:
     pools: list[Pool] = list(sample_pools().values())
     by_list, by_name = sample_model(), sample_model()

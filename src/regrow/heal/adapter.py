@@ -16,7 +16,7 @@ from regrow.data.fingerprints import tensors_fingerprint
 from regrow.errors import DataError, ModelError
 from regrow.heal.targets import suffixes_of
 from regrow.models.load import LoadedModel
-from regrow.records.atomic import new_folder, write_json
+from regrow.records.atomic import PARTIAL, new_folder, write_json
 from regrow.records.specs import HealSpec
 from regrow.seeding import derive_seed
 
@@ -57,7 +57,8 @@ def adapter_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 
 def save_adapter(adapter: Any, folder: Path, base_fingerprint: str) -> Path:
     """Return ``folder`` after writing the adapter there in PEFT's format, the fingerprint of its base beside it."""
-    shutil.rmtree(folder, ignore_errors=True)
+    for left in (folder, *folder.parent.glob(f".{folder.name}{PARTIAL}*")):
+        shutil.rmtree(left, ignore_errors=True)
     with new_folder(folder) as beside, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         adapter.save_pretrained(str(beside), save_embedding_layers=False)

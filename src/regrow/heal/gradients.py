@@ -118,13 +118,16 @@ def _native_dropout(model: Any, fused: FusedLora) -> Iterator[None]:
 def _recomputing(model: Any) -> Iterator[None]:
     """Recompute each block's activations in the backward pass. transformers does so only for blocks in training mode,
     so that flag is set on the block itself and not on what is in it."""
-    model.gradient_checkpointing_enable({"use_reentrant": False})
+    # transformers renamed the pair in 5.24.
+    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    disable = getattr(model, "activation_checkpointing_disable", None) or model.gradient_checkpointing_disable
+    enable({"use_reentrant": False})
     blocks = list(blocks_of(model))
     for block in blocks:
         block.training = True
     try:
         yield
     finally:
-        model.gradient_checkpointing_disable()
+        disable()
         for block in blocks:
             block.training = False

@@ -68,13 +68,7 @@ class HealResult:
     def outcome(self) -> dict[str, Any]:
         """The numbers worth keeping in the checkpoint's history, as JSON values."""
         return {
-            "updates": self.updates,
-            "tokens": self.tokens,
-            "tokens_by_pool": self.plan.tokens_by_pool,
-            "cycles_by_pool": self.plan.cycles_by_pool,
-            "overshoot_tokens_by_pool": self.plan.overshoot_by_pool,
-            "sequences": self.plan.sequences,
-            "response_tokens": self.plan.response_tokens,
+            **self.plan.facts,
             "loss": self.loss,
             "learning_rate": self.learning_rate,
             "trained_parameters": self.trained_parameters,
@@ -96,7 +90,8 @@ def heal(
     """Return the healed model after training ``loaded.model`` in place on the mixture that ``spec`` asks for.
 
     ``folder`` keeps checkpoints, the log and the adapter. The same call continues a run that was stopped there, at
-    whatever moment; on a CPU it ends with the same bits as a run that was not. A finished run is loaded, not repeated.
+    whatever moment; on a CPU, with as many threads, it ends with the same bits as a run that was not stopped. A
+    finished run is loaded, not repeated.
 
     Raises StudyError when ``folder`` holds another run, when the loss diverges or the disk is full; DataError and
     ConfigError as :func:`regrow.heal.plan.plan_heal` and the scope do; KeyboardInterrupt after Ctrl-C, once the state

@@ -52,6 +52,23 @@ class HealPlan:
         return self.tokens / self.sequences
 
     @property
+    def facts(self) -> dict[str, Any]:
+        """The plan as JSON values, for a dry run and for the checkpoint's history."""
+        return {
+            "budget_tokens": self.budget_tokens,
+            "tokens": self.tokens,
+            "updates": self.updates,
+            "sequences": self.sequences,
+            "sequences_per_update": self.sequences_per_update,
+            "mean_sequence_tokens": round(self.mean_sequence_tokens, 1),
+            "response_tokens": self.response_tokens,
+            "tokens_by_pool": self.tokens_by_pool,
+            "cycles_by_pool": {name: round(cycles, 3) for name, cycles in self.cycles_by_pool.items()},
+            "overshoot_tokens_by_pool": {name: round(over, 1) for name, over in self.overshoot_by_pool.items()},
+            "dropped_by_pool": self.dropped,
+        }
+
+    @property
     def fingerprint(self) -> str:
         """The sha256 (hex) of every token of every sequence in order, and of the cut into updates."""
         rows = [[entry.pool, entry.example_id, entry.prompt_ids, entry.response_ids] for entry in self.order]
