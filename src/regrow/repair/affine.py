@@ -43,7 +43,7 @@ class LinearRepair:
 
     ``intercept``: h' has an offset and both sides are centred. ``toward_identity``: the ridge pulls to "change
     nothing", otherwise to zero. ``granularity``: per removed block (merged exactly), per run, or per run only when the
-    whole cut is one run. ``most_tokens``: the number of fitting tokens the paper stops at, told as a remark.
+    whole cut is one run. A rank asked for is that of the merged map of a run.
     """
 
     name: str

@@ -86,7 +86,7 @@ class Book:
         self._widths = widths
         self._device = device
         self._pairs: dict[tuple[Source, bool], dict[Source, None]] = {}
-        self._skips: set[int] = set()
+        self._skips: dict[tuple[Source, bool], set[int]] = {}
         self._sums: dict[tuple[Source, bool, int, Split], NormalSums] = {}
         self._others: dict[Hashable, Collector] = {}
         self._open = True
@@ -96,7 +96,7 @@ class Book:
         """Order the normal equations of ``y`` on ``x``."""
         self._refuse_late()
         self._pairs.setdefault((x, rule.inverse_norm), {})[y] = None
-        self._skips.add(rule.skip_first)
+        self._skips.setdefault((x, rule.inverse_norm), set()).add(rule.skip_first)
 
     def want_other(self, key: Hashable, make: Callable[[], Collector]) -> None:
         """Order another collector, made unless one of the same ``key`` is there."""
@@ -129,12 +129,12 @@ class Book:
         present = [split for split in SPLITS if split in rows.split]
         for (x, inverse), ys in self._pairs.items():
             for split in present:
-                for start, stop in self._segments():
+                for start, stop in self._segments(x, inverse):
                     chosen = rows.chosen(split, start, stop)
                     inputs = value(x)[chosen]
                     if not len(inputs):
                         continue
-                    weights = inputs.double().norm(dim=1).clamp_min(1e-12).reciprocal() if inverse else None
+                    weights = inputs.float().norm(dim=1).clamp_min(1e-12).reciprocal() if inverse else None
                     sums = self._place(x, inverse, start, split, ys)
                     sums.add(inputs, {_name(y): value(y)[chosen] for y in ys}, weights)
         for other in self._others.values():
@@ -144,7 +144,7 @@ class Book:
         """Return the least-squares problem of ``y`` on ``x`` over the tokens of a split; without any token its sums are
         zero and ``rows`` is 0."""
         total: NormalSums | None = None
-        for start, _ in self._segments():
+        for start, _ in self._segments(x, rule.inverse_norm):
             held = self._sums.get((x, rule.inverse_norm, start, split))
             if start >= rule.skip_first and held is not None:
                 total = held if total is None else total + held
@@ -167,9 +167,9 @@ class Book:
         """Bytes held by all sums."""
         return sum(sums.nbytes for sums in self._sums.values())
 
-    def _segments(self) -> list[tuple[int, int | None]]:
+    def _segments(self, x: Source, inverse: bool) -> list[tuple[int, int | None]]:
         """Return runs of positions that all rules treat alike, so that methods with different ``skip_first`` share."""
-        starts = sorted(self._skips)
+        starts = sorted(self._skips[x, inverse])
         return list(zip(starts, [*starts[1:], None]))
 
     def _place(self, x: Source, inverse: bool, start: int, split: Split, ys: Iterable[Source]) -> NormalSums:

@@ -94,7 +94,7 @@ def _is_added_as_it_is(model: nn.Module, block: nn.Module, module: nn.Module) ->
     seen: list[torch.Tensor] = []
 
     def note(_: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        seen.append(stream_of_output(output).double())
+        seen.append(stream_of_output(output).float().cpu().double())
 
     def disturb(_: nn.Module, args: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor:
         return output + disturbance.to(output.dtype).expand_as(output)
@@ -117,6 +117,6 @@ def _is_added_as_it_is(model: nn.Module, block: nn.Module, module: nn.Module) ->
                 disturbing.remove()
     finally:
         watching.remove()
-    change = (seen[1] - seen[0]) - disturbance.double()
+    change = (seen[1] - seen[0]) - disturbance.cpu().double()
     # Half precision rounds the sum; anything that is not the disturbance itself is off by its whole size.
-    return bool(change.norm() <= 0.05 * (disturbance.double().norm() * _PROBE_TOKENS**0.5))
+    return bool(change.norm() <= 0.05 * (disturbance.cpu().double().norm() * _PROBE_TOKENS**0.5))

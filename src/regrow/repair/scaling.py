@@ -47,8 +47,8 @@ class MagnitudeRatio:
             if self.basis is not None:
                 values = values @ self.basis.to(values.device)
             # Sums over the same tokens: their ratio is that of the means.
-            sizes.append((values.abs() * counted[..., None]).sum(dim=1)[used].double())
-        ratio = (sizes[0] / sizes[1].clamp_min(1e-30)).sum(dim=0).cpu()
+            sizes.append((values.abs() * counted[..., None]).sum(dim=1)[used].cpu().double())
+        ratio = (sizes[0] / sizes[1].clamp_min(1e-30)).sum(dim=0)
         self.total = ratio if self.total is None else self.total + ratio
         self.sequences += int(used.sum())
 
