@@ -109,7 +109,7 @@ def _damage(table: MainTable, base: int, cut: int) -> ColumnFindings:
     if broke:
         sentences.append(f"{cause} broke {listed([_moved(row, base, cut) for row in broke])}.")
     else:
-        sentences.append(f"{cause} broke nothing that this test can show.")
+        sentences.append(f"{cause}: no loss was detected.")
     sentences += _rose_and_held(table, rows, verdicts, cut)
     return ColumnFindings(column=cut, verdicts=verdicts, sentences=tuple(sentences))
 

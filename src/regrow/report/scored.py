@@ -112,7 +112,9 @@ def _ratios(
         ratio = chance_corrected(drawn[:, column], drawn[:, base], floor)
         defined = ratio[np.isfinite(ratio)]
         if defined.size < (1 - TOO_CLOSE) * ratio.size:
-            cells.append(Cell(value=value, reason="the unpruned score is too near to chance for limits"))
+            cells.append(
+                Cell(value=value, reason=f"the unpruned score is too near to {'chance' if floor else '0'} for limits")
+            )
             continue
         low, high = (float(limit) for limit in np.quantile(defined, [0.5 - level / 2, 0.5 + level / 2]))
         if np.ptp(drawn[:, column]) == 0:

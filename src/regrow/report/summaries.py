@@ -62,7 +62,7 @@ def _cells(
         ratios = metric(chance_corrected(drawn[:, column], drawn[:, base], floors))
         defined = ratios[np.isfinite(ratios)]
         if defined.size < (1 - TOO_CLOSE) * ratios.size:
-            cells.append(Cell(value=value, reason="an unpruned score is too near to chance for limits"))
+            cells.append(Cell(value=value, reason="an unpruned score is too near to its floor for limits"))
             continue
         low, high = (float(limit) for limit in np.quantile(defined, [0.5 - level / 2, 0.5 + level / 2]))
         cells.append(Cell(value=value, low=low, high=high))
