@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from regrow.capabilities.suites import heal_pools
+from regrow.capabilities.suites import healing_suite
 from regrow.capabilities.teacher import build_pool
 from regrow.data.pools import Pool, load_pool, save_pool
 from regrow.errors import DataError
@@ -31,17 +31,19 @@ def pools_of(
     the others are written as soon as they are complete, so that a stopped run loses at most one pool. ``teacher`` is
     called only when something must be answered.
     """
-    prompts = heal_pools(suite_name)
+    prompts = {
+        capability.name: (capability, list(capability.items("heal"))) for capability in healing_suite(suite_name)
+    }
     asked = fingerprint(
         {
             "weights": weights_sha256,
             "examples": examples,
-            "prompts": {name: [list(item.messages) for item in pool.items] for name, pool in prompts.items()},
+            "prompts": {name: [list(item.messages) for item in items] for name, (_, items) in prompts.items()},
         }
     )
     place = folder or cache_folder("pools", asked[:24])
     found: dict[str, Pool] = {}
-    for name, prompt_pool in prompts.items():
+    for name, (capability, items) in prompts.items():
         target = place / name
         if target.exists():
             try:
@@ -49,8 +51,9 @@ def pools_of(
                 continue
             except DataError as error:
                 watch.note(f"note: {error}; the pool '{name}' is made again")
-        watch.begin(f"{source} answers the healing prompts of {name}", min(examples, len(prompt_pool.items)), "prompts")
-        pool = build_pool(teacher(), prompt_pool.capability, prompt_pool.items[:examples], name=name, watch=watch)
+        shown = name.replace("_", " ")
+        watch.begin(f"{source} answers healing prompts: {shown}", None, "prompts")
+        pool = build_pool(teacher(), capability, items, name=name, max_examples=examples, watch=watch)
         save_pool(pool, target)
         watch.end(f"{len(pool.examples)} kept, {sum(pool.dropped.values())} dropped")
         found[name] = pool
