@@ -1,0 +1,39 @@
+"""Function calling: is the call the right one, argument by argument?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from regrow.capabilities import call_match
+from regrow.capabilities.call_text import first_call
+from regrow.capabilities.scoring import LONGEST_RESPONSE, Kind, score_and_parse_rate
+from regrow.protocols import Grade, Item
+from regrow.records.results import ItemScore
+
+
+class FunctionCalling:
+    """Scores 1 when the answer's first call matches ``gold["call"]`` under ``gold["functions"]``, else 0.
+
+    What counts as a call: call_text.first_call. When it matches: call_match.fault (BFCL's AST match for one call).
+    ``parse_rate`` is the share of answers in which a call was found.
+    """
+
+    name = "function_calling"
+    kind: Kind = "generative"
+    chance = 0.0
+
+    def decided(self, text: str) -> bool:
+        """Return True once the first call of ``text`` is closed."""
+        return first_call(text[:LONGEST_RESPONSE]) is not None
+
+    def grade(self, item: Item, response: str) -> Grade:
+        """Return the grade; ``details["fault"]`` says what was wrong with a call."""
+        call = first_call(response[:LONGEST_RESPONSE])
+        if call is None:
+            return Grade(0.0, parsed=False)
+        fault = call_match.fault(call, item.gold["functions"], item.gold["call"])
+        return Grade(0.0, parsed=True, details={"fault": fault}) if fault else Grade(1.0, parsed=True)
+
+    def summarise(self, scores: Sequence[ItemScore]) -> dict[str, float]:
+        """Return ``score`` (share of right calls) and ``parse_rate``."""
+        return score_and_parse_rate(scores)
