@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from regrow.criteria.merging import Merge, _Trial, laco, laco_plan, merge_blocks
+from regrow.criteria.merging import Merge, _Trial, laco, laco_plan, merge_blocks, merges_of
 from regrow.errors import ModelError
 from regrow.models.families import blocks_of, final_norm_of
 from regrow.surgery import remove_blocks
@@ -67,9 +67,15 @@ def test_the_plan_goes_down_and_every_merge_is_similar_enough(make_tiny, even):
         assert len(plan.removed) == remove
         assert all(merge.similarity > plan.threshold for merge in plan.merges)
         assert all(merge.into not in merge.absorbed and merge.into >= 0 for merge in plan.merges)
-    answer = laco(model, even, remove=3)
-    assert answer.removed == laco_plan(model, even, remove=3).removed
-    assert any(key.startswith("into ") for key in answer.reasons)
+
+
+def test_the_answer_carries_its_merges(make_tiny, even):
+    model = make_tiny("llama", blocks=8)
+    answer, plan = laco(model, even, remove=5), laco_plan(model, even, remove=5)
+    assert answer.removed == plan.removed
+    carried = [(merge.into, merge.absorbed) for merge in merges_of(answer)]
+    assert carried == [(merge.into, merge.absorbed) for merge in plan.merges]
+    assert merges_of(answer.model_copy(update={"criterion": "random"})) == ()
 
 
 def test_a_high_threshold_is_lowered_until_enough_blocks_are_gone(make_tiny, even):

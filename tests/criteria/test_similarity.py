@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from regrow.criteria.similarity import angular, block_influence, counted_tokens, similarity, streamline
+from regrow.criteria.similarity import angular, block_influence, counted_tokens, kept_similarity, similarity, streamline
 from regrow.data.calibration import from_examples, make_set
 from regrow.errors import ConfigError, DataError, ModelError
 from regrow.models.families import anatomy_of, blocks_of, final_norm_of
@@ -195,6 +195,28 @@ def test_the_fingerprint_names_model_text_and_settings(make_tiny, even, ragged):
     }
     assert len(prints) == 5
     assert similarity(model, even, batch_size=1).fingerprint in prints
+
+
+def test_asking_again_costs_nothing(make_tiny, even, ragged, tmp_path):
+    model = make_tiny("llama")
+    calls = []
+    model.model.register_forward_hook(lambda *_: calls.append(1))
+    first = kept_similarity(model, even, tmp_path)
+    assert len(calls) == 1
+    assert kept_similarity(model, even, tmp_path) == first
+    assert kept_similarity(model, even, tmp_path, neighbours_only=True) == first
+    assert len(calls) == 1
+    kept_similarity(model, ragged, tmp_path)
+    kept_similarity(model, even, tmp_path, skip_first=0)
+    assert len(calls) == 3
+    with torch.no_grad():
+        blocks_of(model)[2].mlp.down_proj.weight.mul_(1.5)
+    assert kept_similarity(model, even, tmp_path).cosine != first.cosine
+    assert len(list(tmp_path.iterdir())) == 4
+    for file in tmp_path.iterdir():
+        file.write_text("{")
+    kept_similarity(model, even, tmp_path)
+    assert len(calls) == 5
 
 
 @pytest.mark.slow

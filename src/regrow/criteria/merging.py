@@ -119,6 +119,18 @@ def _next_merge(place: int, allowed: frozenset[int], gone: set[int], most: int, 
     return Merge(place, tuple(absorbed), math.nan) if absorbed else None
 
 
+def merges_of(scores: LayerScores) -> tuple[Merge, ...]:
+    """Return the merges that the answer of :func:`laco` stands for, in order; none for any other criterion."""
+    if scores.criterion != "laco":
+        return ()
+    found = []
+    for name, text in scores.reasons.items():
+        if name.startswith("merge "):
+            absorbed, _, into = text.partition(" into ")
+            found.append(Merge(int(into), tuple(int(block) for block in absorbed.split()), math.nan))
+    return tuple(found)
+
+
 def merge_blocks(model: Any, merges: Sequence[Merge]) -> Any:
     """Return ``model`` itself with the merges folded into the weights of the absorbing blocks (changed in place).
 
@@ -242,7 +254,7 @@ def laco(
     interval: int = 2,
     threshold: float = 0.45,
 ) -> LayerScores:
-    """Return the blocks that LaCo merges away; apply :func:`merge_blocks` with the plan before taking them out.
+    """Return the blocks that LaCo merges away; ``merge_blocks(model, merges_of(scores))`` comes before taking them out.
 
     Score of a block: 1 minus the best similarity of a merge that absorbed it; blocks that were never tried have none.
     See :func:`laco_plan`. The authors' notebook subtracts in a way that telescopes to plain dropping; this is the
@@ -271,8 +283,8 @@ def scores_of_plan(
     scores = [1.0 - plan.tried[block] if block in plan.tried else math.nan for block in range(blocks)]
     reasons = {str(block): "never tried" for block in allowed if block not in plan.tried}
     reasons["threshold"] = f"every accepted merge left a similarity above {plan.threshold:.2f}"
-    for merge in plan.merges:
-        reasons[f"into {merge.into}"] = " ".join(str(block) for block in merge.absorbed)
+    for number, merge in enumerate(plan.merges, start=1):
+        reasons[f"merge {number}"] = f"{' '.join(str(block) for block in merge.absorbed)} into {merge.into}"
     return select(
         "laco",
         scores,

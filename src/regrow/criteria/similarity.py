@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from regrow.errors import DataError
 from regrow.models.capture import observe_streams
 from regrow.models.families import backbone_of, blocks_of, text_config_of
 from regrow.records.results import LayerScores, provenance
-from regrow.records.similarity import SimilarityRecord
+from regrow.records.similarity import SimilarityRecord, read_similarity, similarity_key
 
 STATE_BYTES = 256 * 2**20
 # Of 8 to 128 tokens on a CPU, 32 are fastest: 31 states of 576 values then stay in the second-level cache.
@@ -78,6 +79,38 @@ def similarity(
         neighbours_only=neighbours_only,
         provenance=provenance(),
     )
+
+
+def kept_similarity(
+    model: Any,
+    calibration: CalibrationSet,
+    folder: Path,
+    *,
+    skip_first: int = 1,
+    neighbours_only: bool = False,
+    on_progress: Callable[[int], None] | None = None,
+) -> SimilarityRecord:
+    """Return the similarity record of this model on this text, read from ``folder`` or computed and saved there.
+
+    The file's name holds the hash of model, text and settings; a full record also answers for ``neighbours_only``. A
+    file that cannot be read, or belongs to something else, is computed again.
+    """
+    wanted = [False] if not neighbours_only else [False, True]
+    prints = model_fingerprint(model), calibration.fingerprint
+    for only in wanted:
+        key = similarity_key(*prints, skip_first=skip_first, neighbours_only=only)
+        file = folder / f"similarity-{key[:16]}.json"
+        try:
+            record = read_similarity(file)
+        except DataError:
+            continue
+        if record.fingerprint == key:
+            return record
+    record = similarity(
+        model, calibration, skip_first=skip_first, neighbours_only=neighbours_only, on_progress=on_progress
+    )
+    record.save(folder / f"similarity-{record.fingerprint[:16]}.json")
+    return record
 
 
 def rows_that_fit(model: Any, calibration: CalibrationSet, states: int, limit_bytes: int) -> int:

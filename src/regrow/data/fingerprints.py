@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import nn
+
+from regrow.records.fingerprint import fingerprint
 
 SAMPLED_VALUES = 256
 
@@ -20,6 +22,11 @@ def tensors_fingerprint(tensors: Mapping[str, torch.Tensor]) -> str:
         digest.update(f"{name}|{tuple(tensor.shape)}|{tensor.dtype}|".encode())
         digest.update(_bytes_of(tensor))
     return digest.hexdigest()
+
+
+def examples_fingerprint(examples: Sequence[tuple[Sequence[int], Sequence[int]]]) -> str:
+    """Return the sha256 (hex) of (prompt ids, answer ids) in their order."""
+    return fingerprint([[list(prompt), list(answer)] for prompt, answer in examples])
 
 
 def model_fingerprint(model: nn.Module) -> str:

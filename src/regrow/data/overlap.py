@@ -5,6 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from regrow.data.calibration import CalibrationSet
 
 WORDS = re.compile(r"[^\W_]+")
 RUN = 13
@@ -53,6 +57,18 @@ def overlap(examined: str | Iterable[str], other: str | Iterable[str], *, run: i
     theirs = _runs(other, run)
     both = ours & theirs
     return Overlap(run, len(ours), len(both), min(both) if both else "")
+
+
+def shared_with_calibration(
+    calibration: CalibrationSet, tokenizer: Any, evaluation: str | Iterable[str], *, evaluation_name: str
+) -> str:
+    """Return a warning when text to be evaluated also stands in a calibration set, else an empty string.
+
+    The calibration tokens are decoded row by row, so a passage cut by a chunk's edge counts only as far as it is whole.
+    """
+    rows = (tokenizer.decode(ids[mask.bool()]) for ids, mask in zip(calibration.input_ids, calibration.attention_mask))
+    found = overlap(evaluation, rows)
+    return found.sentence(evaluation_name, f"the calibration text '{calibration.name}'")
 
 
 def _runs(text: str | Iterable[str], run: int) -> set[str]:
