@@ -32,6 +32,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "repair": ("regrow.cli.repair:repair", "Bridge the cut of a pruned model without training."),
     "heal": ("regrow.cli.heal:heal", "Fine-tune a pruned model under an exact token budget."),
     "eval": ("regrow.cli.evaluate:evaluate", "Measure six capabilities and perplexity."),
+    "plan": ("regrow.cli.plan:plan", "Split a healing budget over pools from pilots; say what planning costs."),
     "report": ("regrow.cli.report:report", "Compare measured stages in a table and one HTML page."),
     "ls": ("regrow.cli.listing:ls", "List criteria, repairs, capabilities, scopes or embedded models."),
 }

@@ -1,0 +1,173 @@
+"""Recovery curves by least squares: the study's objective, and the study's own solver.
+
+Per capability, over the single-pool pilots: sum of squared residuals + 0.05 * sum of T^2 (other pools only), with
+0 <= a <= max(1e-3, 1.2 - r0), 3e3 <= tau <= 6e7 (in log), 0 <= T <= 3.
+
+The study's numbers come from a trust-region reflective descent from one start (a = 1.5 x the best own gain, tau = 1e5,
+T = 0.1) with the default tolerances of SciPy. That is reproduced here as it is: the answer depends on no random
+number, but it may be a local optimum, and where the valley is flat it stops a little early (up to 1.2e-4 of a on the
+published pilots). ``regrow.planning.global_fit`` finds the global one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+
+from regrow.planning.curves import CEILING, SHAPES, Curves, ShapeName
+from regrow.planning.pilots import Pilots
+
+Floats = NDArray[np.float64]
+Transfer = Literal["free", "none", "signed"]
+
+PENALTY = 0.05
+TAU_LOW, TAU_HIGH = 3e3, 6e7
+TRANSFER_HIGH = 3.0
+NOTHING = 1e-9
+"""A gain below this is nothing: then tau and T have no meaning and are set to their bounds 6e7 and 0."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Fitted curves of one family with the objective's value and the root mean squared residual, both (C,).
+
+    ``transfer`` says what was fitted: "free" (0 <= T <= 3), "none" (T = I, own-pool pilots only) or "signed" (-3 <= T
+    <= 3). NaN throughout for a capability without a retention.
+    """
+
+    curves: Curves
+    rmse: Floats
+    objective: Floats
+    transfer: Transfer
+    method: str
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The least-squares problem of one capability: ``y`` (pools, budgets) retentions, ``own`` its pool's index."""
+
+    y: Floats
+    tokens: Floats
+    start: float
+    own: int
+    shape: ShapeName
+    transfer: Transfer
+
+    @property
+    def gain_high(self) -> float:
+        return max(1e-3, CEILING - self.start)
+
+    @property
+    def others(self) -> list[int]:
+        """Return the pools whose transfer is fitted."""
+        return [] if self.transfer == "none" else [p for p in range(len(self.y)) if p != self.own]
+
+    @property
+    def rows(self) -> list[int]:
+        """Return the pools whose pilots count."""
+        return [self.own] if self.transfer == "none" else list(range(len(self.y)))
+
+    def bounds(self) -> tuple[Floats, Floats]:
+        """Return lower and upper bounds of (a, log tau, T of the other pools)."""
+        n = len(self.others)
+        low = -TRANSFER_HIGH if self.transfer == "signed" else 0.0
+        return (
+            np.r_[0.0, np.log(TAU_LOW), np.full(n, low)],
+            np.r_[self.gain_high, np.log(TAU_HIGH), np.full(n, TRANSFER_HIGH)],
+        )
+
+    def study_start(self) -> Floats:
+        """Return the study's starting point."""
+        best = float((self.y[self.own] - self.start).max())
+        return np.r_[min(self.gain_high, max(1e-3, 1.5 * best)), np.log(1e5), np.full(len(self.others), 0.1)]
+
+    def predicted(self, point: Floats) -> Floats:
+        """Return the predicted retentions of the rows that count, (rows, budgets)."""
+        transfer = self.transfer_row(point)[self.rows]
+        z = transfer[:, None] * self.tokens / np.exp(point[1])
+        return np.minimum(CEILING, self.start + point[0] * SHAPES[self.shape].rise(z))
+
+    def residuals(self, point: Floats) -> Floats:
+        """Return residuals followed by the penalty's: half their squared length is what is minimised."""
+        apart = self.predicted(point) - self.y[self.rows]
+        return np.r_[apart.ravel(), np.sqrt(PENALTY) * point[2:]]
+
+    def jacobian(self, point: Floats) -> Floats:
+        """Return the residuals' derivatives, (residuals, parameters)."""
+        shape = SHAPES[self.shape]
+        rates = self.tokens / np.exp(point[1])
+        z = self.transfer_row(point)[self.rows][:, None] * rates
+        n = len(self.others)
+        found = np.zeros((z.size + n, 2 + n))
+        rising = self.start + point[0] * shape.rise(z) <= CEILING
+        found[: z.size, 0] = (rising * shape.rise(z)).ravel()
+        sloped = rising * point[0] * shape.slope(z)
+        found[: z.size, 1] = (-sloped * z).ravel()
+        for place, p in enumerate(self.others):
+            rows = slice(p * len(rates), (p + 1) * len(rates))
+            found[rows, 2 + place] = sloped[p] * rates
+        found[z.size :, 2:] = np.sqrt(PENALTY) * np.eye(n)
+        return found
+
+    def objective(self, point: Floats) -> float:
+        found = self.residuals(point)
+        return float(found @ found)
+
+    def rmse(self, point: Floats) -> float:
+        return float(np.sqrt(np.mean((self.predicted(point) - self.y[self.rows]) ** 2)))
+
+    def transfer_row(self, point: Floats) -> Floats:
+        """Return T of this capability, (pools,)."""
+        row = np.zeros(len(self.y))
+        row[self.own] = 1.0
+        row[self.others] = point[2:]
+        return row
+
+    def settled(self, point: Floats) -> Floats:
+        """Return the point, with tau and T of a curve that gains nothing moved to their bounds."""
+        if point[0] >= NOTHING:
+            return point
+        return np.r_[0.0, np.log(TAU_HIGH), np.zeros(len(self.others))]
+
+
+def problem_of(pilots: Pilots, capability: int, shape: ShapeName, transfer: Transfer) -> Problem:
+    """Return the least-squares problem of one capability."""
+    return Problem(
+        y=pilots.retention[:, :, capability],
+        tokens=np.asarray(pilots.budgets, np.float64),
+        start=float(pilots.pruned_retention[capability]),
+        own=pilots.own[capability],
+        shape=shape,
+        transfer=transfer,
+    )
+
+
+def fit_study(pilots: Pilots, *, shape: ShapeName = "exponential", transfer: Transfer = "free") -> Fit:
+    """Return the curves as the study fits them. Raises DataError naming a pilot that is missing."""
+    pilots.require(own_pool_only=transfer == "none")
+    points = {}
+    for c in np.flatnonzero(pilots.usable):
+        problem = problem_of(pilots, int(c), shape, transfer)
+        end = least_squares(problem.residuals, problem.study_start(), bounds=problem.bounds())
+        points[int(c)] = (problem, np.asarray(end.x, np.float64))
+    return assemble(pilots, points, shape, transfer, "study")
+
+
+def assemble(
+    pilots: Pilots, points: dict[int, tuple[Problem, Floats]], shape: ShapeName, transfer: Transfer, method: str
+) -> Fit:
+    """Return a Fit from the solved problems of the usable capabilities."""
+    count, pools = len(pilots.capabilities), len(pilots.pools)
+    gain, tau, rmse, objective = (np.full(count, np.nan) for _ in range(4))
+    rows = np.full((count, pools), np.nan)
+    for c, (problem, found) in points.items():
+        point = problem.settled(found)
+        gain[c], tau[c] = point[0], np.exp(point[1])
+        rows[c] = problem.transfer_row(point)
+        rmse[c], objective[c] = problem.rmse(point), problem.objective(point)
+    curves = Curves(pilots.pruned_retention, gain, tau, rows, shape)
+    return Fit(curves, rmse, objective, transfer, method)

@@ -1,0 +1,158 @@
+"""Recovery curves from counts: the binomial likelihood of dev items right, and curves drawn from what it leaves open.
+
+Items right ~ Binomial(n, s0 r), s0 the unpruned score (taken as exact: retention is defined against it) and r the
+curve of ``regrow.planning.curves``. Unknown: the pruned score (its own count is data), a uniform on 0..1.2 - r0,
+log tau uniform on 3e3..6e7, each T of another pool half-normal with scale 0.5 (what the study's penalty amounts to at
+the binomial spread of 60 items), normal when signed.
+
+Given pruned score, a and tau the pools are independent, so the posterior is summed on a grid: no sampler, no start.
+Limitation: the same dev items are scored in all pilots, so differences between pilots are less noisy than independent
+counts; the intervals are wide rather than narrow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import betaincinv, ndtri
+
+from regrow.planning.curves import CEILING, SHAPES, Curves, ShapeName
+from regrow.planning.least_squares import TAU_HIGH, TAU_LOW, TRANSFER_HIGH, Transfer
+from regrow.planning.pilots import Pilots
+from regrow.seeding import stream
+
+Floats = NDArray[np.float64]
+
+STARTS, GAINS, TAUS, TRANSFERS = 7, 32, 48, 12
+TRANSFER_SCALE = 0.5
+EDGE = 1e-6
+"""Success probabilities are kept this far from 0 and 1."""
+
+
+@dataclass(frozen=True)
+class CurveDraws:
+    """Curves drawn from the posterior: ``curves`` has a leading dimension of draws; NaN for a capability without a
+    retention."""
+
+    curves: Curves
+    pilots: Pilots
+    transfer: Transfer
+
+    @property
+    def count(self) -> int:
+        return len(self.curves.start)
+
+    def first(self, count: int) -> Curves:
+        """Return the first ``count`` drawn curves."""
+        kept = self.curves
+        return Curves(kept.start[:count], kept.gain[:count], kept.tau[:count], kept.transfer[:count], kept.shape)
+
+    def probabilities(self) -> Floats:
+        """Return the success probability of each drawn curve at each pilot, (draws, pools, budgets, C)."""
+        return success_probabilities(self.curves, self.pilots)
+
+    def interval(self, values: Floats, level: float = 0.9) -> Floats:
+        """Return median, lower and upper limit of drawn values (draws, ...) as (3, ...)."""
+        tail = (1 - level) / 2
+        return np.asarray(np.quantile(values, [0.5, tail, 1 - tail], axis=0))
+
+
+def success_probabilities(curves: Curves, pilots: Pilots) -> Floats:
+    """Return s0 r at each single-pool pilot, (draws, pools, budgets, C)."""
+    tokens = np.asarray(pilots.budgets, np.float64)
+    z = np.einsum("scp,b->spbc", curves.transfer, tokens) / curves.tau[:, None, None, :]
+    r = curves.start[:, None, None, :] + curves.gain[:, None, None, :] * SHAPES[curves.shape].rise(z)
+    return np.clip(np.minimum(r, CEILING) * (pilots.unpruned / pilots.dev_items), EDGE, 1 - EDGE)
+
+
+def draw_curves(
+    pilots: Pilots,
+    *,
+    draws: int = 1000,
+    shape: ShapeName = "exponential",
+    transfer: Transfer = "free",
+    seed: int = 0,
+) -> CurveDraws:
+    """Return curves drawn from the posterior given the pilots; pilots that were not run are simply not data.
+
+    ``transfer`` "none" holds every T of another pool at 0 and reads own-pool pilots only. The draws of a capability
+    depend on the seed and its name, not on the other capabilities.
+    """
+    count, pools = len(pilots.capabilities), len(pilots.pools)
+    start, gain, tau = (np.full((draws, count), np.nan) for _ in range(3))
+    rows = np.full((draws, count, pools), np.nan)
+    for c in np.flatnonzero(pilots.usable):
+        grid = _Grid(pilots, int(c), shape, transfer)
+        drawn = grid.draw(draws, stream(seed, "curves", pilots.family, pilots.capabilities[c]))
+        start[:, c], gain[:, c], tau[:, c], rows[:, c] = drawn
+    return CurveDraws(Curves(start, gain, tau, rows, shape), pilots, transfer)
+
+
+class _Grid:
+    """The posterior of one capability on a grid (start, gain, tau), with the other pools' T summed out."""
+
+    def __init__(self, pilots: Pilots, capability: int, shape: ShapeName, transfer: Transfer) -> None:
+        self.own = pilots.own[capability]
+        self.pools = len(pilots.pools)
+        self.signed = transfer == "signed"
+        self.others = [] if transfer == "none" else [p for p in range(self.pools) if p != self.own]
+        n = float(pilots.dev_items[capability])
+        self.score = float(pilots.unpruned[capability]) / n
+        right = pilots.pruned[capability]
+        parts = (np.arange(STARTS) + 0.5) / STARTS
+        # Equal shares of the posterior that the pruned model's own count gives (Jeffreys prior): it is thereby used.
+        self.start = np.asarray(betaincinv(right + 0.5, n - right + 0.5, parts)) / self.score
+        self.high = np.maximum(1e-3, CEILING - self.start)
+        self.gain = self.high[:, None] * (np.arange(GAINS) + 0.5) / GAINS
+        self.log_step = np.log(TAU_HIGH / TAU_LOW) / TAUS
+        self.log_tau = np.log(TAU_LOW) + (np.arange(TAUS) + 0.5) * self.log_step
+        self.rise = SHAPES[shape].rise
+        self.rates = np.asarray(pilots.budgets, np.float64) / np.exp(self.log_tau)[:, None]
+        counts = pilots.healed[:, :, capability]
+        run = ~np.isnan(counts)
+        # Right and wrong items of each pilot, 0 and 0 where it was not run.
+        self.items = np.concatenate([np.where(run, counts, 0.0), np.where(run, n - counts, 0.0)], axis=1)
+        self._solve()
+
+    def _logs(self, transfer: Floats) -> Floats:
+        """Return log p and log(1 - p) by budget, (start, gain, tau, T, 2 budgets)."""
+        risen = self.rise(transfer[:, None] * self.rates[:, None, :])
+        r = self.start[:, None, None, None, None] + self.gain[:, :, None, None, None] * risen
+        p = np.clip(self.score * np.minimum(r, CEILING), EDGE, 1 - EDGE)
+        return np.concatenate([np.log(p), np.log1p(-p)], axis=-1)
+
+    def _solve(self) -> None:
+        total = (self._logs(np.ones(1)) @ self.items[self.own])[..., 0]
+        self.by_transfer: Floats | None = None
+        if self.others:
+            nodes = self.transfer_at((np.arange(TRANSFERS) + 0.5) / TRANSFERS)
+            self.by_transfer = self._logs(nodes) @ self.items[self.others].T  # (start, gain, tau, T, others)
+            top = self.by_transfer.max(axis=3, keepdims=True)
+            summed = np.log(np.exp(self.by_transfer - top).mean(axis=3)) + top[:, :, :, 0]
+            total = total + summed.sum(axis=-1)
+        weights = np.exp(total - total.max())
+        self.weights = weights / weights.sum()
+
+    def transfer_at(self, parts: Floats) -> Floats:
+        """Return T at the given parts (0..1) of its prior."""
+        inner = parts if self.signed else (1 + parts) / 2
+        return np.clip(TRANSFER_SCALE * np.asarray(ndtri(inner)), -TRANSFER_HIGH, TRANSFER_HIGH)
+
+    def draw(self, count: int, generator: np.random.Generator) -> tuple[Floats, Floats, Floats, Floats]:
+        """Return drawn start, gain, tau (count,) and transfer rows (count, pools), spread evenly within grid cells."""
+        flat = generator.choice(self.weights.size, size=count, p=self.weights.ravel())
+        at, i, k = np.unravel_index(flat, self.weights.shape)
+        start = self.start[at]
+        gain = self.high[at] * (i + generator.random(count)) / GAINS
+        tau = np.exp(self.log_tau[k] + (generator.random(count) - 0.5) * self.log_step)
+        rows = np.zeros((count, self.pools))
+        rows[:, self.own] = 1.0
+        if self.by_transfer is not None:
+            chosen = self.by_transfer[at, i, k]  # (count, T, others)
+            odds = np.exp(chosen - chosen.max(axis=1, keepdims=True)).cumsum(axis=1)
+            point = generator.random((count, 1, len(self.others))) * odds[:, -1:]
+            node = (odds < point).sum(axis=1)
+            rows[:, self.others] = self.transfer_at((node + generator.random(node.shape)) / TRANSFERS)
+        return start, gain, tau, rows

@@ -1,0 +1,1 @@
+"""The allocation rules, one family a file."""
