@@ -29,6 +29,7 @@ app = App(
 _COMMANDS: dict[str, tuple[str, str]] = {
     "quickstart": ("regrow.cli.quickstart:quickstart", "Prune, measure, repair, heal and measure again, in one go."),
     "prune": ("regrow.cli.prune:prune", "Remove the least important blocks and save the checkpoint."),
+    "rank": ("regrow.cli.rank:rank", "Show side by side which blocks the criteria would remove."),
     "repair": ("regrow.cli.repair:repair", "Bridge the cut of a pruned model without training."),
     "heal": ("regrow.cli.heal:heal", "Fine-tune a pruned model under an exact token budget."),
     "eval": ("regrow.cli.evaluate:evaluate", "Measure six capabilities and perplexity."),

@@ -10,8 +10,8 @@ from cyclopts import Parameter
 from regrow.cli.options import Device, Dtype, Json, Quiet
 
 TOKENS = "50k"
-ITEMS = 60
-POOL_EXAMPLES = 48
+ITEMS = 50
+POOL_EXAMPLES = 32
 
 
 def quickstart(

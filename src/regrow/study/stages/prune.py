@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from regrow.criteria.merging import merge_blocks, merges_of
 from regrow.criteria.order import removal_count
 from regrow.criteria.ranking import needs_text, score_blocks
 from regrow.errors import ConfigError, ModelError
@@ -61,6 +62,9 @@ def prune(
         assert spec.remove is not None
         scores = _choose(loaded, spec, removal_count(spec.remove, count), reads_text, watch, pools_folder)
         removed = scores.removed
+    if scores is not None:
+        # Only laco merges: it folds what it removes into an earlier block.
+        merge_blocks(loaded.model, merges_of(scores))
     remove_blocks(loaded.model, removed)
     watch.begin(f"saving to {output} and comparing the reloaded checkpoint")
     facts = before.model_copy(

@@ -1,0 +1,107 @@
+"""``regrow rank``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from regrow.cli.options import Calibration, Device, Dtype, Json, Pools, Quiet, SpecFile
+
+SIMILARITY = "block-influence,angular,streamline,lorp"
+
+
+def rank(
+    model: str,
+    /,
+    *,
+    criterion: Annotated[
+        str, Parameter(help="Criteria, comma-separated, or all; see `regrow ls criteria`.")
+    ] = SIMILARITY,
+    remove: Annotated[str | None, Parameter(help="How many blocks: a count (2) or a share (25%). Default: 2.")] = None,
+    for_capability: Annotated[
+        str | None, Parameter(name="--for", help="Also search the cut that hurts these capabilities least.")
+    ] = None,
+    protect: Annotated[str | None, Parameter(help="Blocks never removed. Default: 0.")] = None,
+    contiguous: Annotated[bool | None, Parameter(help="Remove one unbroken span.")] = None,
+    calibration: Calibration = None,
+    calibration_tokens: Annotated[str | None, Parameter(help="Tokens the criteria read. Default: 16k.")] = None,
+    picture: Annotated[
+        Path | None, Parameter(help="Draw the stream similarity and the cuts: a .png, .svg or .pdf file.")
+    ] = None,
+    pools: Pools = None,
+    seed: Annotated[
+        int | None, Parameter(help="Seed of the calibration draw and of random criteria. Default: 0.")
+    ] = None,
+    spec: SpecFile = None,
+    dtype: Dtype = "auto",
+    device: Device = "auto",
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Show side by side which blocks the criteria of the field would remove; nothing is written but the picture.
+
+    All similarity criteria read one pass over the calibration text, which is kept, so ranking again costs nothing.
+
+    Parameters
+    ----------
+    model
+        A hub id, a checkpoint folder, a .gguf file or embedded:smollm2-135m.
+    """
+    from regrow.cli.options import merged
+    from regrow.cli.output import print_json, stdout_console, watcher
+    from regrow.criteria.registry import CRITERIA
+    from regrow.errors import ConfigError
+    from regrow.records.quantities import parse_blocks, parse_tokens
+    from regrow.records.specs import PruneSpec
+
+    names = CRITERIA.names() if criterion == "all" else [part.strip() for part in criterion.split(",") if part.strip()]
+    for name in names:
+        CRITERIA.entry(name)
+    if not names:
+        raise ConfigError("no criterion was named", hint="regrow ls criteria")
+    if picture is not None and picture.suffix not in (".png", ".svg", ".pdf"):
+        raise ConfigError(f"a picture cannot be written as '{picture.name}'", hint="name a .png, .svg or .pdf file")
+    given = {
+        "remove": remove,
+        "protect": parse_blocks(protect) if protect is not None else None,
+        "contiguous": contiguous,
+        "calibration": calibration,
+        "calibration_tokens": parse_tokens(calibration_tokens, option="--calibration-tokens")
+        if calibration_tokens
+        else None,
+        "seed": seed,
+    }
+    asked = merged(PruneSpec, spec, given)
+    from regrow.study.stages.rank import rank_blocks
+
+    guided = [part.strip() for part in (for_capability or "").split(",") if part.strip()]
+    ranking, record = rank_blocks(
+        model,
+        names,
+        asked,
+        watch=watcher(quiet),
+        guided_by=guided,
+        pools_folder=pools,
+        dtype=dtype,
+        device=device,
+    )
+    if picture is not None:
+        from regrow.report.charts.similarity import similarity_figure
+        from regrow.report.figures import save_figure
+
+        figure = similarity_figure(record, ranking) if record is not None else None
+        if figure is None:
+            raise ConfigError(
+                "there is no similarity matrix to draw from these criteria", hint="add angular, streamline or lorp"
+            )
+        save_figure(figure, picture)
+    if json:
+        print_json({**ranking.model_dump(mode="json"), "jaccard": ranking.jaccard()})
+        return
+    from regrow.cli.rank_text import ranking_lines
+
+    console = stdout_console()
+    for line in ranking_lines(ranking):
+        console.print(line, highlight=False, soft_wrap=True)
