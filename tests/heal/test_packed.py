@@ -137,6 +137,8 @@ def test_the_cut_into_microbatches_does_not_change_the_update() -> None:
 def test_a_model_that_cannot_be_packed_is_found_out() -> None:
     window = sample_model("mistral", sliding_window=16)
     assert "reaches back 16 tokens" in why_not_packed(window.model, sequences(window), share_prefix=True)
+    long = Example("p", "long", "", "", (5,) * 1_100, (2,))
+    assert "1101 tokens" in why_not_packed(sample_model().model, [long], share_prefix=True)
     own_attention = sample_model("gpt_neo")
     assert "other log-probabilities" in why_not_packed(own_attention.model, sequences(own_attention), share_prefix=True)
 

@@ -172,7 +172,7 @@ class _Run:
         else:
             dtype = choose_precision(self.spec.precision, self.loaded.model)
             self.precision = next(name for name, known in PRECISIONS.items() if known == dtype)
-            self.packing = why_not_packed(self.loaded.model, self.plan.update(0), share_prefix=self.spec.share_prefix)
+            self.packing = why_not_packed(self.loaded.model, self.plan.order, share_prefix=self.spec.share_prefix)
         self.log.cut_back(self.done)
         if watch is not None:
             for note in self.notes:

@@ -17,6 +17,8 @@ from regrow.models.families import text_config_of
 TOLERANCE_NATS = {torch.float32: 1e-3}
 COARSE_TOLERANCE_NATS = 0.1
 TRIED = 3
+LONGEST_PACKED_TOKENS = 1024
+"""Packed attention keeps its scores for the backward pass, which grow with the square of the length."""
 
 
 @torch.no_grad()
@@ -33,6 +35,8 @@ def why_not_packed(model: Any, examples: Sequence[Example], *, share_prefix: boo
     window = _window(model)
     if window is not None and window < longest:
         return f"attention reaches back {window} tokens, less than the longest sequence ({longest})"
+    if longest > LONGEST_PACKED_TOKENS:
+        return f"sequences of {longest} tokens would need much memory (packed up to {LONGEST_PACKED_TOKENS})"
     chosen = _sample(examples)
     device = next(model.parameters()).device
     try:
@@ -51,7 +55,8 @@ def why_not_packed(model: Any, examples: Sequence[Example], *, share_prefix: boo
 
 
 def _sample(examples: Sequence[Example]) -> list[Example]:
-    by_length = sorted(examples, key=lambda entry: entry.tokens)
+    once = {(entry.pool, entry.example_id): entry for entry in examples}
+    by_length = sorted(once.values(), key=lambda entry: entry.tokens)
     first = by_length[0]
     mates = [entry for entry in by_length[1:] if entry.pool == first.pool]
     others = [entry for entry in by_length[1:] if entry.pool != first.pool]
