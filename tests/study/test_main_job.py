@@ -99,7 +99,8 @@ def test_the_same_command_again_changes_nothing(job: tuple[Path, dict[str, Any]]
 
 def test_a_plain_load_of_the_repaired_checkpoint_is_refused(job: tuple[Path, dict[str, Any]]) -> None:
     folder, _ = job
-    script = f"from transformers import AutoModelForCausalLM as A; A.from_pretrained({str(folder / 'checkpoints' / 'repaired')!r})"
+    place = str(folder / "checkpoints" / "repaired")
+    script = f"from transformers import AutoModelForCausalLM as A; A.from_pretrained({place!r})"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode != 0 and "regrow" in done.stderr
     with_regrow = subprocess.run(

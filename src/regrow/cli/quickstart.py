@@ -69,7 +69,7 @@ def quickstart(
     table = main_table(paired)
     found = findings(table)
     page = output / "report.html"
-    write_page(page, paired, healing_log=result.healing_log)
+    write_page(page, paired, table=table, healing_log=result.healing_log, facts=result.healed)
     watch.end()
     if json:
         print_json({"report": str(page), "findings": found.model_dump(mode="json"), **to_json(table)})

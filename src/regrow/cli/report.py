@@ -42,7 +42,7 @@ def report(
     paired = pair(read_evaluations(evaluation_folders(evaluations)))
     table = main_table(paired)
     found = findings(table)
-    write_page(output, paired, healing_log=healing_log_in(evaluations))
+    write_page(output, paired, table=table, healing_log=healing_log_in(evaluations))
     if csv is not None:
         write_text(csv, to_csv(table))
     if markdown is not None:
