@@ -13,7 +13,7 @@ quickstart: $(VENV)/.installed
 	$(BIN)/regrow quickstart --output $(OUTPUT)
 
 test: $(VENV)/.installed-dev check
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
