@@ -400,9 +400,16 @@ class TestStreamlineBlock:
         assert len(blocks_of(load_model(tmp_path / "out", device="cpu").model)) == 6
         del untrained
 
-    def test_a_run_of_one_is_refused(self) -> None:
+    def test_runs_of_one_stay_bare(self) -> None:
+        unpruned, pruned = pair([1, 3, 4])
+        result = fit_repair(
+            unpruned, pruned, calibration_set(), RepairSpec(method="streamline-block"), removed=[1, 3, 4]
+        )
+        assert result.removed_blocks == (1, 4) and "block 1" in result.warnings[0]
+        bare, mended = result.row.cuts
+        assert bare.in_model == pytest.approx(bare.in_model_before) and mended.in_model < mended.in_model_before
         unpruned, pruned = pair([2])
-        with pytest.raises(ConfigError, match="run of one"):
+        with pytest.raises(ConfigError, match="every run is a single block"):
             fit_repair(unpruned, pruned, calibration_set(), RepairSpec(method="streamline-block"), removed=[2])
 
 

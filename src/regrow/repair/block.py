@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from regrow.models.capture import stream_of_output
 from regrow.models.families import backbone_of, blocks_of, text_config_of
 from regrow.records.specs import RepairSpec
 from regrow.repair.book import Book, Split, split_of
+from regrow.repair.cuts import Span
 from regrow.repair.edits import InsertBlocks
 from regrow.repair.gather import model_inputs, rows_of
 from regrow.repair.method import Cut, Fitted, SpanFit, refuse_options
@@ -30,8 +31,8 @@ class StreamlineBlock:
     """A copy of the first removed block per run, trained by mean squared error to Y with the rest of the model frozen.
 
     AdamW without decay, learning rate 2e-4, four sequences a step, ``passes`` over the fitting sequences; the numbers
-    are regrow's (the paper trains far longer). The result is a plain checkpoint with one block more per run, so a run
-    of one block is refused: its block would come back.
+    are regrow's (the paper trains far longer). The result is a plain checkpoint with one block more per run. Runs of
+    one block stay bare, since their block would simply come back; a cut of such runs only is refused.
     """
 
     name: str = "streamline-block"
@@ -42,25 +43,35 @@ class StreamlineBlock:
     def plan(self, book: Book, cut: Cut, spec: RepairSpec) -> None:
         """Order nothing: the block trains on its own passes."""
         refuse_options(self.name, spec, ("passes", "skip_first"))
-        for span in cut.spans:
-            if span.first == span.last:
-                raise ConfigError(
-                    f"{self.name} puts one block in the place of each removed run, and {span} is a run of one",
-                    hint="use a repair that adds a bridge or folds: --method lra, --method fold",
-                )
+        if not _longer(cut.spans):
+            raise ConfigError(
+                f"{self.name} puts one block in the place of each removed run, and here every run is a single block",
+                hint="use a repair that adds a bridge or folds: --method lra, --method fold",
+            )
 
     def fit(self, book: Book, cut: Cut, spec: RepairSpec) -> Fitted:
         """Return the trained blocks."""
         trained = train_blocks(cut, passes=spec.passes or self.passes, skip_first=spec.skip_first or 0, seed=spec.seed)
         removed = tuple(block for span in cut.spans for block in span.blocks)
         edit = InsertBlocks(trained, removed, text_config_of(cut.unpruned))
-        return Fitted((edit,), tuple(SpanFit(span) for span in cut.spans), inserted=1)
+        bare = [str(span) for span in cut.spans if span.first == span.last]
+        return Fitted(
+            (edit,),
+            tuple(SpanFit(span) for span in cut.spans),
+            warnings=(f"left bare: {', '.join(bare)}",) if bare else (),
+            inserted=tuple(int(span.first in trained) for span in cut.spans),
+        )
+
+
+def _longer(spans: Sequence[Span]) -> list[Span]:
+    return [span for span in spans if span.last > span.first]
 
 
 def train_blocks(cut: Cut, *, passes: int, skip_first: int, seed: int) -> dict[int, nn.Module]:
-    """Return, per run, the block that stands in for it, under the place of the run's first block."""
+    """Return, per run of two and more, the block that stands in for it, under the place of the run's first block."""
     dtype = next(cut.pruned.parameters()).dtype
-    standing = {span.first: copy.deepcopy(blocks_of(cut.unpruned)[span.first]).float() for span in cut.spans}
+    spans = _longer(cut.spans)
+    standing = {span.first: copy.deepcopy(blocks_of(cut.unpruned)[span.first]).float() for span in spans}
     optimisers = {
         first: torch.optim.AdamW(block.parameters(), lr=LEARNING_RATE, weight_decay=0.0)
         for first, block in standing.items()
@@ -75,7 +86,7 @@ def train_blocks(cut: Cut, *, passes: int, skip_first: int, seed: int) -> dict[i
     for _ in range(passes):
         order = [fitting[place] for place in generator.permutation(len(fitting))]
         for start in range(0, len(order), SEQUENCES_PER_STEP):
-            losses = _step(cut, standing, optimisers, order[start : start + SEQUENCES_PER_STEP], skip_first)
+            losses = _step(cut, spans, standing, optimisers, order[start : start + SEQUENCES_PER_STEP], skip_first)
             done += 1
             if cut.watch is not None:
                 cut.watch.advance(done, error=f"{max(losses):.4f}")
@@ -87,6 +98,7 @@ def train_blocks(cut: Cut, *, passes: int, skip_first: int, seed: int) -> dict[i
 
 def _step(
     cut: Cut,
+    spans: Sequence[Span],
     standing: dict[int, nn.Module],
     optimisers: Mapping[int, torch.optim.Optimizer],
     chosen: list[int],
@@ -97,11 +109,11 @@ def _step(
     splits: list[Split] = ["fit"] * len(chosen)
     place = next(cut.unpruned.parameters()).device
     counted = rows_of(ids, mask, splits, place).chosen("fit", skip_first)
-    wanted = [Signal("stream", at) for span in cut.spans for at in (span.entering, span.leaving)]
+    wanted = [Signal("stream", at) for span in spans for at in (span.entering, span.leaving)]
     calls: dict[int, dict[str, Any]] = {}
     hooks = [
         blocks_of(cut.unpruned)[span.first].register_forward_pre_hook(_note_call(calls, span.first), with_kwargs=True)
-        for span in cut.spans
+        for span in spans
     ]
     try:
         with torch.no_grad():
@@ -111,7 +123,7 @@ def _step(
         for hook in hooks:
             hook.remove()
     losses: list[float] = []
-    for span in cut.spans:
+    for span in spans:
         entering, leaving = (found[Signal("stream", at)].float() for at in (span.entering, span.leaving))
         reached = stream_of_output(standing[span.first](entering, **calls[span.first]))
         # Relative, so that the printed number means something; Adam does not see the factor.

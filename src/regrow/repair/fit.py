@@ -182,7 +182,8 @@ def _tried(pruned: LoadedModel, fitted: Fitted, reference: Reference | None, spa
         for edit in fitted.edits:
             edit.apply(pruned.model)
             done.append(edit)
-        places = [span.after_block + 1 + fitted.inserted * (number + 1) for number, span in enumerate(spans)]
+        inserted = fitted.inserted or (0,) * len(spans)
+        places = [span.after_block + 1 + sum(inserted[: number + 1]) for number, span in enumerate(spans)]
         return distance_to(reference, pruned.model, places)
     finally:
         for edit in reversed(done):

@@ -45,13 +45,13 @@ class SpanFit:
 
 @dataclass(frozen=True)
 class Fitted:
-    """What to change in the pruned model, in this order, and what is known of the fit. ``inserted`` is the number of
-    blocks put in per run (1 where a block stands in for it)."""
+    """What to change in the pruned model, in this order, and what is known of the fit. ``inserted`` is, per run,
+    the number of blocks put in (1 where a block stands in for it); empty when there is none."""
 
     edits: tuple[Edit, ...]
     spans: tuple[SpanFit, ...] = ()
     warnings: tuple[str, ...] = ()
-    inserted: int = 0
+    inserted: tuple[int, ...] = ()
 
 
 class RepairMethod(Protocol):
