@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from regrow.criteria.head import Head
 from regrow.criteria.objective import Objective, answer_batches, text_batches
-from regrow.criteria.replay import Replay, head_only
+from regrow.criteria.replay import Replay
+from regrow.data.calibration import from_examples
 from regrow.errors import ConfigError, DataError, ModelError
 from regrow.models.families import backbone_of, blocks_of
 from regrow.surgery import remove_blocks
@@ -46,11 +48,12 @@ def test_replayed_blocks_equal_a_model_that_was_really_cut(make_tiny, family):
     replay = Replay(model, ids)
     with torch.inference_mode():
         references = [cut_model(model, cut)(ids, use_cache=False).logits for cut in CUTS]
-    with torch.inference_mode(), head_only(model) as logits_of:
+    head = Head(model)
+    with torch.inference_mode():
         for cut, reference in zip(CUTS, references):
             kept = [block for block in range(6) if block not in cut]
             state = replay.norm(replay.through(kept, replay.entry))
-            ours = logits_of(state.flatten(0, 1)).view(3, 20, -1)
+            ours = head.logits(state.flatten(0, 1)).view(3, 20, -1)
             torch.testing.assert_close(ours, reference, rtol=1e-5, atol=1e-5)
         stacked = torch.cat([replay.through([0], replay.entry), replay.through([0, 1], replay.entry)])
         both = replay.through([3, 4], stacked)
@@ -84,6 +87,48 @@ def test_stacking_more_than_fits_in_one_call_changes_nothing(make_tiny, even, mo
         assert Objective(model, text_batches(even, 5)).many(CUTS) == pytest.approx(base, rel=1e-6)
 
 
+@pytest.mark.parametrize("family", sorted(TINY_FAMILIES))
+def test_losses_from_the_head_equal_those_from_its_logits(make_tiny, family, monkeypatch):
+    model = make_tiny(family, vocabulary=97)
+    head = Head(model)
+    assert head.plain == (family != "gemma2")
+    final, targets = torch.randn(50, 32), torch.arange(50) + 40
+    with torch.inference_mode():
+        logits = head.logits(final).double()
+    expected = float(torch.nn.functional.cross_entropy(logits, targets, reduction="sum"))
+    for words, tokens, room in ((512, 1024, 2**26), (10, 7, 97 * 4 * 3)):
+        monkeypatch.setattr("regrow.criteria.head.PIECE_WORDS", words)
+        monkeypatch.setattr("regrow.criteria.head.PIECE_TOKENS", tokens)
+        monkeypatch.setattr("regrow.criteria.head.LOGITS_BYTES", room)
+        with torch.inference_mode():
+            assert head.summed_loss(final, targets) == pytest.approx(expected, rel=1e-6)
+    assert "forward" not in vars(backbone_of(model))
+
+
+def test_a_scale_on_the_logits_is_applied_and_noticed(make_tiny):
+    model = make_tiny("granite")
+    plain = Head(model)
+    final, targets = torch.randn(9, 32), torch.arange(9)
+    with torch.inference_mode():
+        base = plain.logits(final)
+        model.config.logits_scaling = model.logits_scaling = 4.0
+        head = Head(model)
+        assert plain.plain
+        assert not head.plain
+        torch.testing.assert_close(head.logits(final), base / 4)
+        expected = torch.nn.functional.cross_entropy(base / 4, targets, reduction="sum")
+        assert head.summed_loss(final, targets) == pytest.approx(float(expected), rel=1e-6)
+
+
+def test_a_soft_cap_is_applied_and_noticed(make_tiny):
+    model = make_tiny("gemma2")
+    model.config.final_logit_softcapping = 5.0
+    head = Head(model)
+    assert not head.plain
+    with torch.inference_mode():
+        assert head.logits(torch.randn(9, 32) * 100).abs().max() <= 5.0
+
+
 def test_divergence_from_the_whole_model(make_tiny, ragged):
     model = make_tiny("llama")
     objective = Objective(model, text_batches(ragged, 2), kind="kl")
@@ -111,12 +156,11 @@ def test_only_answers_are_scored(make_tiny):
         answer_batches([])
 
 
-def test_leaving_out_each_block_costs_the_suffixes_and_one_trunk(make_tiny, even):
-    objective = Objective(make_tiny("llama"), text_batches(even, 5))
-    assert objective.block_forwards == pytest.approx(6)
+def test_leaving_out_each_block_costs_the_suffixes_and_one_pass(make_tiny, even):
+    objective = Objective(make_tiny("llama"), text_batches(even, 5), kept_bytes=0)
     objective.many([(block,) for block in range(6)])
-    trunk, suffixes = 5, 5 + 4 + 3 + 2 + 1 + 0
-    assert objective.block_forwards == pytest.approx(6 + trunk + suffixes)
+    trunk, suffixes = 6, 5 + 4 + 3 + 2 + 1 + 0
+    assert objective.block_forwards == pytest.approx(trunk + suffixes)
     assert objective.evaluations == 6
     before = objective.block_forwards
     objective.many([(block,) for block in range(6)])
@@ -150,8 +194,6 @@ def test_giving_up_early_never_changes_the_best(make_tiny, even, keep):
 
 
 def test_a_hopeless_candidate_is_given_up(make_tiny):
-    from regrow.data.calibration import from_examples
-
     model = make_tiny("llama")
     model.lm_head.weight.data.mul_(30)
     batches = text_batches(from_examples("long", token_rows([24] * 20)), 1)
@@ -176,11 +218,14 @@ def test_nonsense_is_refused(make_tiny, even):
         Objective(model, text_batches(even), kind="accuracy")
     with pytest.raises(DataError, match="no text to score"):
         Objective(model, [])
+    with pytest.raises(DataError, match="no token of the text can be scored"):
+        Objective(model, text_batches(from_examples("single", [[5], [6]])))
 
 
 def test_a_loss_that_is_not_finite_names_the_cut(make_tiny, even):
     model = make_tiny("llama")
     objective = Objective(model, text_batches(even))
+    assert math.isfinite(objective.whole)
     with torch.no_grad():
         blocks_of(model)[3].mlp.down_proj.weight.fill_(math.nan)
     with pytest.raises(ModelError, match=r"the loss without blocks \[1\] is nan"):

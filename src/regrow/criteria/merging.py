@@ -188,18 +188,13 @@ class _Trial:
         stride = max(1, math.ceil(all_states / PREFIX_BYTES))
         with torch.inference_mode():
             for batch in calibration.batches(rows):
-                replay = Replay(model, batch.input_ids.to(device))
+                streams: dict[int, torch.Tensor] = {}
+                replay = Replay(model, batch.input_ids.to(device), streams.__setitem__)
                 kept = counted_tokens(batch.attention_mask.to(device), skip_first).flatten()
                 self._replays.append(replay)
                 self._kept.append(kept)
-                prefix = {0: replay.entry}
-                state = replay.entry
-                for block in range(len(self._blocks)):
-                    if block % stride == 0:
-                        prefix[block] = state
-                    state = replay.run(block, state)
-                self._prefixes.append(prefix)
-                self._originals.append(_unit(replay.norm(replay.take_exit()), kept))
+                self._originals.append(_unit(replay.norm(streams.pop(len(self._blocks))), kept))
+                self._prefixes.append({block: state for block, state in streams.items() if block % stride == 0})
 
     def similarity(self, merges: Sequence[Merge]) -> float:
         """Return the mean token cosine of the final hidden states, after the norm, with the merges applied."""

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 
-from regrow.criteria.replay import Replay, head_only
+from regrow.criteria.head import Head
+from regrow.criteria.replay import Replay
 from regrow.data.calibration import CalibrationSet
 from regrow.errors import ConfigError, DataError, ModelError
-from regrow.models.families import text_config_of
+from regrow.models.families import blocks_of, text_config_of
 
 Kind = Literal["nll", "kl"]
 Cut = frozenset[int]
@@ -26,7 +27,6 @@ Path = tuple[int, ...]
 
 KEPT_STATES_BYTES = 2**30
 LIVE_STATES_BYTES = 2**29
-LOGITS_BYTES = 2**26
 STACKED_TOKENS_CPU = 4_096
 STACKED_TOKENS = 65_536
 
@@ -117,30 +117,29 @@ class Objective:
         self.evaluations = 0
         self._model = model
         self._device = next(model.parameters()).device
-        self._replays = [Replay(model, batch.input_ids.to(self._device)) for batch in batches]
-        self.blocks = len(self._replays[0].blocks)
-        self.block_forwards += self.blocks
-        self._scored = [batch.scored.to(self._device).flatten().nonzero().squeeze(1) for batch in batches]
-        self._targets = [
-            batch.input_ids.to(self._device).roll(-1, dims=1).flatten()[scored]
-            for batch, scored in zip(batches, self._scored, strict=True)
-        ]
-        self.scored_tokens = sum(len(targets) for targets in self._targets)
+        self._head = Head(model)
+        self.blocks = len(blocks_of(model))
+        self._batches = list(batches)
+        self.scored_tokens = sum(int(batch.scored.sum()) for batch in batches)
         self._all_tokens = sum(batch.input_ids.numel() for batch in batches)
         if self.scored_tokens == 0:
             raise DataError("no token of the text can be scored", hint="use sequences of at least two tokens")
         self._live_bytes = live_bytes
         self._known: dict[Cut, float] = {}
-        self._states = _States(kept_bytes, self.blocks, sum(_bytes(replay.entry) for replay in self._replays))
-        self._teacher: list[torch.Tensor] = []
-        with torch.inference_mode(), head_only(model) as logits_of:
-            finals = [self._final(number, replay.take_exit()) for number, replay in enumerate(self._replays)]
-            whole = [self._losses(number, [final], logits_of)[0] for number, final in enumerate(finals)]
-        if kind == "kl":
-            self._teacher = finals
-            whole = [0.0]
-        self.whole = math.fsum(whole) / self.scored_tokens
-        self._known[frozenset()] = self.whole
+        weight = next(model.parameters())
+        per_token = int(text_config_of(model).hidden_size) * weight.element_size()
+        self._states = _States(kept_bytes, self.blocks, self._all_tokens * per_token)
+        self._open: dict[int, _OpenBatch] = {}
+
+    @property
+    def whole(self) -> float:
+        """The mean loss of the whole model (0 for "kl")."""
+        nothing: Cut = frozenset()
+        if nothing not in self._known:
+            with torch.inference_mode():
+                opened = [self._opened(number)[0] for number in range(len(self._batches))]
+            self._known[nothing] = math.fsum(batch.whole for batch in opened) / self.scored_tokens
+        return self._known[nothing]
 
     def __call__(self, cut: Iterable[int]) -> float:
         """Return the mean loss without the blocks of ``cut``; a cut asked for before costs nothing."""
@@ -159,27 +158,28 @@ class Objective:
         asked = [self._check(cut) for cut in cuts]
         fresh = [cut for cut in dict.fromkeys(asked) if cut not in self._known]
         self.evaluations += len(fresh)
+        if frozenset() in fresh:
+            self._known[frozenset()] = self.whole
+            fresh.remove(frozenset())
         bounds: dict[Cut, float] = {}
         if fresh:
             known = sorted(self._known[cut] for cut in set(asked) & set(self._known))
-            with torch.inference_mode(), head_only(self._model) as logits_of:
-                bounds = self._evaluate(fresh, keep, known, logits_of)
+            with torch.inference_mode():
+                bounds = self._evaluate(fresh, keep, known)
         return [Answer(self._known[cut], True) if cut in self._known else Answer(bounds[cut], False) for cut in asked]
 
-    def _evaluate(
-        self, fresh: list[Cut], keep: int | None, known: list[float], logits_of: Callable[[torch.Tensor], torch.Tensor]
-    ) -> dict[Cut, float]:
+    def _evaluate(self, fresh: list[Cut], keep: int | None, known: list[float]) -> dict[Cut, float]:
         sums = dict.fromkeys(fresh, 0.0)
-        batches = range(len(self._replays))
+        batches = range(len(self._batches))
         first, rest = batches[:1], batches[1:]
         racing = keep is not None and len(fresh) + len(known) > keep and len(rest) > 0
         if not racing:
             first, rest = batches, batches[:0]
         for number in first:
-            self._add(sums, fresh, number, logits_of)
+            self._add(sums, fresh, number)
         leaders = sorted(fresh, key=sums.__getitem__)[:keep] if racing else fresh
         for number in rest:
-            self._add(sums, leaders, number, logits_of)
+            self._add(sums, leaders, number)
         for cut in leaders:
             self._known[cut] = sums[cut] / self.scored_tokens
         alive = [cut for cut in fresh if cut not in self._known]
@@ -187,7 +187,7 @@ class Objective:
             limit = sorted([*known, *(self._known[cut] for cut in leaders)])[keep - 1] * self.scored_tokens
             for number in rest:
                 alive = [cut for cut in alive if sums[cut] <= limit]
-                self._add(sums, alive, number, logits_of)
+                self._add(sums, alive, number)
             for cut in alive:
                 self._known[cut] = sums[cut] / self.scored_tokens
         return {cut: total / self.scored_tokens for cut, total in sums.items() if cut not in self._known}
@@ -201,13 +201,15 @@ class Objective:
             )
         return checked
 
-    def _add(
-        self, sums: dict[Cut, float], cuts: list[Cut], number: int, logits_of: Callable[[torch.Tensor], torch.Tensor]
-    ) -> None:
-        for group in self._groups(cuts, number):
-            exits = self._follow(group, number)
-            losses = self._losses(number, [self._final(number, exits[cut]) for cut in group], logits_of)
-            for cut, loss in zip(group, losses, strict=True):
+    def _add(self, sums: dict[Cut, float], cuts: list[Cut], number: int) -> None:
+        """Add the losses of one batch to the sums."""
+        if not cuts:
+            return
+        batch, trunk = self._opened(number)
+        for group in self._groups(cuts, batch.replay):
+            exits = self._follow(group, number, batch.replay, trunk)
+            for cut in group:
+                loss = self._loss(batch, exits.pop(cut))
                 if not math.isfinite(loss):
                     raise ModelError(
                         f"the loss without blocks {sorted(cut)} is {loss}",
@@ -215,19 +217,44 @@ class Objective:
                     )
                 sums[cut] += loss
 
-    def _groups(self, cuts: list[Cut], number: int) -> Iterator[list[Cut]]:
+    def _opened(self, number: int) -> tuple[_OpenBatch, dict[int, torch.Tensor]]:
+        """Return a batch made ready, and at its first use also the streams of the whole model, which come for free."""
+        if number in self._open:
+            return self._open[number], {}
+        trunk: dict[int, torch.Tensor] = {}
+        ids = self._batches[number].input_ids.to(self._device)
+        scored = self._batches[number].scored.to(self._device).flatten().nonzero().squeeze(1)
+        replay = Replay(self._model, ids, trunk.__setitem__)
+        self.block_forwards += self.blocks * ids.numel() / self._all_tokens
+        batch = _OpenBatch(replay, scored, ids.roll(-1, dims=1).flatten()[scored])
+        final = self._final(batch, trunk.pop(self.blocks))
+        if self.kind == "kl":
+            batch.teacher = final
+        else:
+            batch.whole = self._head.summed_loss(final, batch.targets)
+        for block, state in trunk.items():
+            self._states.keep(number, (), block, state)
+        self._open[number] = batch
+        return batch, trunk
+
+    def _groups(self, cuts: list[Cut], replay: Replay) -> Iterator[list[Cut]]:
         """Yield cuts in groups whose states fit in memory together; neighbours in order share the longest trunks."""
         ordered = sorted(cuts, key=lambda cut: tuple(sorted(cut)))
-        size = max(1, self._live_bytes // _bytes(self._replays[number].entry))
+        size = max(1, self._live_bytes // _bytes(replay.entry))
         for start in range(0, len(ordered), size):
             yield ordered[start : start + size]
 
-    def _follow(self, cuts: Sequence[Cut], number: int) -> dict[Cut, torch.Tensor]:
+    def _follow(
+        self, cuts: Sequence[Cut], number: int, replay: Replay, trunk: dict[int, torch.Tensor]
+    ) -> dict[Cut, torch.Tensor]:
         """Return the stream after the last block of every cut, walking the tree of their common prefixes once."""
         starts: dict[int, dict[Path, tuple[torch.Tensor, list[Cut]]]] = {}
         for cut in cuts:
             block, path, state = self._states.deepest(number, cut, self.blocks)
-            state = self._replays[number].entry if state is None else state
+            branch = min(cut)
+            if branch > block and branch in trunk:
+                block, path, state = branch, (), trunk[branch]
+            state = replay.entry if state is None else state
             starts.setdefault(block, {}).setdefault(path, (state, []))[1].append(cut)
         live: dict[Path, tuple[torch.Tensor, list[Cut]]] = {}
         for block in range(min(starts), self.blocks):
@@ -244,7 +271,7 @@ class Objective:
                 if staying:
                     after[path] = (state, staying)
                     running.append(path)
-            for path, state in self._step(number, block, {path: after[path][0] for path in running}).items():
+            for path, state in self._step(replay, block, {path: after[path][0] for path in running}).items():
                 members = after[path][1]
                 after[path] = (state, members)
                 if block + 1 < self.blocks and (len(members) > 1 or len(cuts) == 1):
@@ -252,9 +279,8 @@ class Objective:
             live = after
         return {cut: state for state, members in live.values() for cut in members}
 
-    def _step(self, number: int, block: int, states: dict[Path, torch.Tensor]) -> dict[Path, torch.Tensor]:
+    def _step(self, replay: Replay, block: int, states: dict[Path, torch.Tensor]) -> dict[Path, torch.Tensor]:
         """Return the given states after one block, as many of them stacked in a batch as are worth it."""
-        replay = self._replays[number]
         limit = STACKED_TOKENS_CPU if self._device.type == "cpu" else STACKED_TOKENS
         at_once = max(1, limit // (replay.rows * replay.tokens)) if replay.can_stack else 1
         paths = list(states)
@@ -269,34 +295,27 @@ class Objective:
         self.block_forwards += len(paths) * replay.rows * replay.tokens / self._all_tokens
         return found
 
-    def _final(self, number: int, state: torch.Tensor) -> torch.Tensor:
+    def _final(self, batch: _OpenBatch, state: torch.Tensor) -> torch.Tensor:
         """Return the normed hidden states (scored tokens, width) that the head reads."""
-        scored_PD = state.flatten(0, 1)[self._scored[number]]
-        normed: torch.Tensor = self._replays[number].norm(scored_PD)
+        normed: torch.Tensor = batch.replay.norm(state.flatten(0, 1)[batch.scored])
         return normed
 
-    def _losses(
-        self, number: int, finals: list[torch.Tensor], logits_of: Callable[[torch.Tensor], torch.Tensor]
-    ) -> list[float]:
-        """Return the summed loss for each of several final streams, a few tokens at a time: logits are large."""
-        vocabulary = int(text_config_of(self._model).vocab_size)
-        piece = max(1, LOGITS_BYTES // (4 * vocabulary))
-        targets = self._targets[number]
-        totals = [0.0] * len(finals)
-        for start in range(0, len(targets), piece):
-            goal = targets[start : start + piece]
-            whole = None
-            if self._teacher:
-                whole = logits_of(self._teacher[number][start : start + piece]).float().log_softmax(-1)
-            for place, final in enumerate(finals):
-                logits_PV = logits_of(final[start : start + piece]).float()
-                if whole is None:
-                    chosen = logits_PV.gather(1, goal.unsqueeze(1)).squeeze(1)
-                    losses = logits_PV.logsumexp(-1) - chosen
-                else:
-                    losses = (whole.exp() * (whole - logits_PV.log_softmax(-1))).sum(-1)
-                totals[place] += float(losses.sum(dtype=torch.float64))
-        return totals
+    def _loss(self, batch: _OpenBatch, state: torch.Tensor) -> float:
+        final = self._final(batch, state)
+        if batch.teacher is not None:
+            return self._head.summed_divergence(final, batch.teacher)
+        return self._head.summed_loss(final, batch.targets)
+
+
+@dataclass
+class _OpenBatch:
+    """A batch with its recorded calls, the places that are scored, their targets, and what the whole model gives."""
+
+    replay: Replay
+    scored: torch.Tensor
+    targets: torch.Tensor
+    whole: float = 0.0
+    teacher: torch.Tensor | None = None
 
 
 class _States:
@@ -310,7 +329,7 @@ class _States:
 
     def keep(self, number: int, path: Path, block: int, state: torch.Tensor) -> None:
         key = (number, path, block)
-        if block % self._stride or key in self._held or _bytes(state) > self._limit:
+        if block == 0 or block % self._stride or key in self._held or _bytes(state) > self._limit:
             return
         own = state.clone() if state._is_view() else state
         self._held[key] = own

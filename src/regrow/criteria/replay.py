@@ -8,8 +8,8 @@ that is checked on the recorded pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,25 +39,24 @@ class BlockCall:
         )
 
 
+OnState = Callable[[int, torch.Tensor], None]
+
+
 class Replay:
     """The blocks of a model and the recorded calls for one batch.
 
-    ``entry`` is h_0 (rows, tokens, width). Everything runs without gradients.
+    ``entry`` is h_0 (rows, tokens, width). ``on_state(l, h_l)`` is told every stream of the recorded pass, h_N last.
+    Everything runs without gradients.
     """
 
-    def __init__(self, model: Any, input_ids: torch.Tensor) -> None:
+    def __init__(self, model: Any, input_ids: torch.Tensor, on_state: OnState | None = None) -> None:
         self.model = model
         self.blocks = list(blocks_of(model))
         self.norm = final_norm_of(model)
         self.rows, self.tokens = input_ids.shape
-        self._exit: torch.Tensor | None
-        self.entry, self._exit, self.calls = _record(model, self.blocks, self.norm, input_ids)
-
-    def take_exit(self) -> torch.Tensor:
-        """Return h_N of the whole model and forget it: it is needed once, and as large as the batch."""
-        state = self.through(range(len(self.blocks)), self.entry) if self._exit is None else self._exit
-        self._exit = None
-        return state
+        self.entry, self.calls = _record(
+            model, self.blocks, self.norm, input_ids, on_state or (lambda place, state: None)
+        )
 
     def run(self, block: int, state: torch.Tensor) -> torch.Tensor:
         """Return the stream that leaves ``block``; ``state`` may hold several batches stacked on the first axis."""
@@ -76,40 +75,9 @@ class Replay:
         return state
 
 
-@contextmanager
-def head_only(model: Any) -> Iterator[Callable[[torch.Tensor], torch.Tensor]]:
-    """Yield a function from final hidden states (rows, width; after the final norm) to logits (rows, vocabulary).
-
-    The model's own forward computes them, with the backbone set aside, so that soft caps and scales are applied
-    exactly as the model does.
-    """
-    backbone = backbone_of(model)
-    # What a backbone returns differs between families; one token shows it.
-    answer = backbone(input_ids=torch.zeros((1, 1), dtype=torch.long, device=model.device), use_cache=False)
-
-    def stand_in(*args: Any, **kwargs: Any) -> Any:
-        return answer
-
-    def logits_of(state: torch.Tensor) -> torch.Tensor:
-        answer["last_hidden_state"] = state.unsqueeze(0)
-        ids = torch.zeros((1, state.shape[0]), dtype=torch.long, device=state.device)
-        logits: torch.Tensor = model(input_ids=ids, use_cache=False).logits[0]
-        return logits
-
-    own = backbone.__dict__.get("forward")
-    backbone.forward = stand_in
-    try:
-        yield logits_of
-    finally:
-        if own is None:
-            del backbone.forward
-        else:
-            backbone.forward = own
-
-
 def _record(
-    model: Any, blocks: list[nn.Module], norm: nn.Module, input_ids: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, list[BlockCall]]:
+    model: Any, blocks: list[nn.Module], norm: nn.Module, input_ids: torch.Tensor, on_state: OnState
+) -> tuple[torch.Tensor, list[BlockCall]]:
     calls: list[BlockCall] = []
     entry: list[torch.Tensor] = []
     before: list[torch.Tensor] = []
@@ -123,6 +91,7 @@ def _record(
             )
         if not entry:
             entry.append(state)
+        on_state(len(calls), state)
         options = {name: value for name, value in kwargs.items() if name != "hidden_states"}
         calls.append(BlockCall(tuple(args[1:]), options))
 
@@ -141,7 +110,8 @@ def _record(
             f"{type(model).__name__} does more after its blocks than one final norm",
             hint="use a criterion that runs the whole model (block-influence, taylor) with this architecture",
         )
-    return entry[0], before[0], calls
+    on_state(len(calls), before[0])
+    return entry[0], calls
 
 
 def _repeat(value: Any, copies: int, rows: int) -> Any:
