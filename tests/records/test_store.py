@@ -78,6 +78,22 @@ def test_partial_items_survive_and_broken_ones_are_dropped(tmp_path: Path) -> No
     assert not (tmp_path / "run" / "parts").exists()
 
 
+@pytest.mark.skipif(os.name != "posix", reason="needs advisory locks")
+def test_two_processes_never_work_in_one_folder(tmp_path: Path) -> None:
+    script = textwrap.dedent(
+        f"""
+        from pathlib import Path
+        from regrow.records.store import RunFolder
+        with RunFolder(Path({str(tmp_path / "run")!r})).held():
+            pass
+        """
+    )
+    with RunFolder(tmp_path / "run").held():
+        other = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert "another process is working" in other.stderr
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
 def test_an_unfinished_or_damaged_evaluation_is_said_to_be_one(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no finished evaluation"):
         read_evaluation(tmp_path)

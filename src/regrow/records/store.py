@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from regrow.errors import DataError, StudyError
-from regrow.records.atomic import write_json, write_text
+from regrow.records.atomic import disk_error, write_json, write_text
 from regrow.records.fingerprint import fingerprint
 from regrow.records.results import ItemScore, RunRecord
 
@@ -23,6 +24,7 @@ ASKED = "run.json"
 RESULT = "result.json"
 ITEMS = "items.jsonl"
 PARTS = "parts"
+LOCK = ".lock"
 
 
 class RunFolder:
@@ -67,6 +69,31 @@ class RunFolder:
         if not done:
             write_json(self.path / ASKED, {"kind": kind, "asked": asked, "fingerprint": fingerprint([kind, asked])})
         return done
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other processes out of the folder while the block runs; the lock dies with this process.
+
+        Raises StudyError when another process works here. Where the system has no advisory locks nothing is locked.
+        """
+        try:
+            import fcntl
+        except ImportError:
+            yield
+            return
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            handle = (self.path / LOCK).open("w")
+        except OSError as error:
+            raise disk_error(self.path, error) from error
+        with handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise StudyError(
+                    f"another process is working in '{self.path}'", hint="wait for it, or name another folder"
+                ) from error
+            yield
 
     def write_partial(self, items: Iterable[ItemScore]) -> None:
         """Keep the items of a finished part (one capability), so that a stopped run continues after it."""

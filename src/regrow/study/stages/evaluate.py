@@ -43,24 +43,25 @@ def evaluate(
         watch.begin(f"loading {source}")
         loaded = load_model(source, dtype=dtype, device=device)
         watch.end(f"{len(blocks_of(loaded.model))} blocks")
-    folder.claim("evaluation", asked)
-    before = folder.read_partial()
-    if before:
-        watch.note(f"{len(before)} items were already measured; the rest follows")
-    result = measure(loaded, chosen, spec, watch=watch, resume_from=before, on_finished=folder.write_partial)
-    record = RunRecord(
-        label=label or stage_of(loaded),
-        stage=stage_of(loaded),
-        suite=spec.suite,
-        split=spec.split,  # type: ignore[arg-type]
-        seed=spec.seed,
-        model=card_facts(loaded),
-        measurements=result.measurements,
-        cost=result.cost,
-        spec_fingerprint=fingerprint(spec.model_dump(mode="json")),
-        provenance=provenance({**asked, "chat_format": chat_format_of(loaded.tokenizer)}, seed=spec.seed),
-    )
-    folder.write_evaluation(record, result.items)
+    with folder.held():
+        folder.claim("evaluation", asked)
+        before = folder.read_partial()
+        if before:
+            watch.note(f"{len(before)} items were already measured; the rest follows")
+        result = measure(loaded, chosen, spec, watch=watch, resume_from=before, on_finished=folder.write_partial)
+        record = RunRecord(
+            label=label or stage_of(loaded),
+            stage=stage_of(loaded),
+            suite=spec.suite,
+            split=spec.split,  # type: ignore[arg-type]
+            seed=spec.seed,
+            model=card_facts(loaded),
+            measurements=result.measurements,
+            cost=result.cost,
+            spec_fingerprint=fingerprint(spec.model_dump(mode="json")),
+            provenance=provenance({**asked, "chat_format": chat_format_of(loaded.tokenizer)}, seed=spec.seed),
+        )
+        folder.write_evaluation(record, result.items)
     return record, result.items
 
 

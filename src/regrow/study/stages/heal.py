@@ -69,8 +69,9 @@ def heal(
     watch.begin(f"loading {pruned}")
     loaded = load_model(pruned, dtype=dtype, device=device)
     watch.end()
-    RunFolder(state).claim("healing", asked)
-    result = train(loaded, pools, spec, state, watch=watch)
+    with RunFolder(state).held():
+        RunFolder(state).claim("healing", asked)
+        result = train(loaded, pools, spec, state, watch=watch)
     watch.begin(f"saving to {output} and comparing the reloaded checkpoint")
     before = facts_before(loaded)
     facts = before.model_copy(
