@@ -10,8 +10,10 @@ import pytest
 import torch
 
 from regrow.criteria.ablation import greedy_perplexity, perplexity
+from regrow.data.calibration import from_examples
+from regrow.models.families import blocks_of
 from regrow.surgery import remove_blocks
-from tests.criteria.conftest import FAMILIES
+from tests.criteria.conftest import FAMILIES, own_words
 
 
 def loss_without(model, cut, calibration):
@@ -34,6 +36,28 @@ def test_one_shot_perplexities_are_those_of_cut_models(make_tiny, ragged, family
     assert answer.scores[1:] == pytest.approx(expected[1:], rel=1e-4)
     assert answer.removed == tuple(sorted(sorted(range(1, 6), key=expected.__getitem__)[:2]))
     assert answer.data_fingerprint == ragged.fingerprint
+
+
+def test_giving_up_gives_the_same_cut_and_bounds_for_the_rest(make_tiny, monkeypatch):
+    import regrow.criteria.ablation as ablation
+    from regrow.criteria.objective import text_batches
+
+    monkeypatch.setattr(ablation, "text_batches", lambda calibration: text_batches(calibration, 1))
+    model = make_tiny("qwen3")
+    with torch.no_grad():
+        model.lm_head.weight.mul_(20)
+        for name in ("self_attn.o_proj.weight", "mlp.down_proj.weight"):
+            blocks_of(model)[3].get_parameter(name).mul_(1e-3)
+    text = from_examples("its own", own_words(model, 8, 24))
+    full, quick = perplexity(model, text, remove=1), perplexity(model, text, remove=1, give_up=True)
+    assert quick.removed == full.removed == (3,)
+    bounds = [block for block in range(1, 6) if "lower bound" in quick.reasons.get(str(block), "")]
+    assert bounds
+    for block in range(1, 6):
+        if block in bounds:
+            assert full.scores[full.removed[0]] < quick.scores[block] <= full.scores[block]
+        else:
+            assert quick.scores[block] == pytest.approx(full.scores[block], rel=1e-5)
 
 
 def test_the_plus_rule_keeps_the_first_four_and_the_last_two(make_tiny, even):

@@ -45,28 +45,27 @@ class Head:
             logits_PV: torch.Tensor = self._model(input_ids=ids, use_cache=False).logits[0]
         return logits_PV
 
-    def summed_loss(self, final_PD: torch.Tensor, targets: torch.Tensor) -> float:
-        """Return the summed negative log-likelihood of the target ids (tokens)."""
-        total = 0.0
+    def losses(self, final_PD: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Return the negative log-likelihood (tokens, float32) of the target ids (tokens)."""
+        found = []
         piece = PIECE_TOKENS if self.plain else self.tokens_at_once
         for start in range(0, len(targets), piece):
             part, goal = final_PD[start : start + piece], targets[start : start + piece]
             if self.plain:
-                losses = self._plain_losses(part, goal)
+                found.append(self._plain_losses(part, goal))
             else:
-                losses = functional.cross_entropy(self.logits(part).float(), goal, reduction="none")
-            total += float(losses.sum(dtype=torch.float64))
-        return total
+                found.append(functional.cross_entropy(self.logits(part).float(), goal, reduction="none"))
+        return torch.cat(found)
 
-    def summed_divergence(self, final_PD: torch.Tensor, teacher_PD: torch.Tensor) -> float:
-        """Return the summed KL(teacher || student) of the predictions from two sets of final hidden states."""
-        total = 0.0
+    def divergences(self, final_PD: torch.Tensor, teacher_PD: torch.Tensor) -> torch.Tensor:
+        """Return KL(teacher || student) (tokens, float32) of the predictions from two sets of final hidden states."""
+        found = []
         for start in range(0, len(final_PD), self.tokens_at_once):
             piece = slice(start, start + self.tokens_at_once)
             whole = self.logits(teacher_PD[piece]).float().log_softmax(-1)
             own = self.logits(final_PD[piece]).float().log_softmax(-1)
-            total += float((whole.exp() * (whole - own)).sum(dtype=torch.float64))
-        return total
+            found.append((whole.exp() * (whole - own)).sum(-1))
+        return torch.cat(found)
 
     @property
     def tokens_at_once(self) -> int:

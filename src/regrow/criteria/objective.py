@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import torch
 
-from regrow.criteria.head import Head
+from regrow.criteria.head import PIECE_TOKENS, Head
 from regrow.criteria.replay import Replay
 from regrow.data.calibration import CalibrationSet
 from regrow.errors import ConfigError, DataError, ModelError
@@ -208,8 +208,7 @@ class Objective:
         batch, trunk = self._opened(number)
         for group in self._groups(cuts, batch.replay):
             exits = self._follow(group, number, batch.replay, trunk)
-            for cut in group:
-                loss = self._loss(batch, exits.pop(cut))
+            for cut, loss in zip(group, self._losses(batch, [exits.pop(cut) for cut in group]), strict=True):
                 if not math.isfinite(loss):
                     raise ModelError(
                         f"the loss without blocks {sorted(cut)} is {loss}",
@@ -231,7 +230,7 @@ class Objective:
         if self.kind == "kl":
             batch.teacher = final
         else:
-            batch.whole = self._head.summed_loss(final, batch.targets)
+            batch.whole = float(self._head.losses(final, batch.targets).sum(dtype=torch.float64))
         for block, state in trunk.items():
             self._states.keep(number, (), block, state)
         self._open[number] = batch
@@ -300,11 +299,17 @@ class Objective:
         normed: torch.Tensor = batch.replay.norm(state.flatten(0, 1)[batch.scored])
         return normed
 
-    def _loss(self, batch: _OpenBatch, state: torch.Tensor) -> float:
-        final = self._final(batch, state)
-        if batch.teacher is not None:
-            return self._head.summed_divergence(final, batch.teacher)
-        return self._head.summed_loss(final, batch.targets)
+    def _losses(self, batch: _OpenBatch, exits: list[torch.Tensor]) -> Iterator[float]:
+        """Yield the summed loss of every stream; several short ones go through the head together."""
+        at_once = max(1, PIECE_TOKENS // max(1, len(batch.targets)))
+        for start in range(0, len(exits), at_once):
+            finals = [self._final(batch, state) for state in exits[start : start + at_once]]
+            joined, copies = torch.cat(finals), len(finals)
+            if batch.teacher is not None:
+                losses = self._head.divergences(joined, batch.teacher.repeat(copies, 1))
+            else:
+                losses = self._head.losses(joined, batch.targets.repeat(copies))
+            yield from losses.view(copies, -1).sum(dim=1, dtype=torch.float64).tolist()
 
 
 @dataclass
