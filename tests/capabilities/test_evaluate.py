@@ -233,3 +233,24 @@ def test_the_order_of_the_suite_does_not_change_a_grade() -> None:
     turned = evaluate(loaded, suite_of(loaded)[::-1], EvalSpec(perplexity=False, batch_size=7))
     by_id = {(item.capability, item.item_id): item.score for item in turned.items}
     assert by_id == {(item.capability, item.item_id): item.score for item in forward.items}
+
+
+@pytest.mark.slow
+def test_smollm2_on_the_mini_suite_with_and_without_early_leave(smollm2: LoadedModel) -> None:
+    from regrow.capabilities.suites import suite
+
+    spec = EvalSpec(items=6, batch_size=8, perplexity=False)
+    fast = evaluate(smollm2, suite("mini"), spec)
+    slow = evaluate(smollm2, suite("mini"), spec.model_copy(update={"fast_stop": False}))
+    assert len(fast.items) == 36
+    assert [item.score for item in fast.items] == [item.score for item in slow.items]
+    assert [item.parsed for item in fast.items] == [item.parsed for item in slow.items]
+    assert fast.cost.generated_tokens <= slow.cost.generated_tokens
+    by_name = {
+        capability.name: capability.summarise([item for item in fast.items if item.capability == capability.name])
+        for capability in suite("mini")
+    }
+    # A healthy model is far from a broken one, whatever the six items that were drawn.
+    assert sum(numbers["score"] for numbers in by_name.values()) / 6 > 0.4
+    knowledge = [item for item in fast.items if item.capability == "knowledge"]
+    assert all(0 < float(item.details["confidence"] or 0) <= 1 and item.response for item in knowledge)

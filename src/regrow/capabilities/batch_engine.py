@@ -27,6 +27,9 @@ Way = Literal["shared", "copied", "none"]
 PROMPT_TOKENS_AT_ONCE = 4096
 """Prompt tokens per model call while rows are opened; bounds the memory of activations."""
 
+_ENOUGH_TOKENS, _SIMILAR = 512, 0.75
+"""Beyond so many tokens a call gains nothing by more rows, so rows that would be padding for a quarter are left out."""
+
 _SAMPLE = 16
 
 
@@ -69,7 +72,7 @@ class BatchEngine:
         begin = 0
         while begin < len(prompts):
             width = len(prompts[begin]) - prefix.tokens
-            part = prompts[begin : begin + max(1, PROMPT_TOKENS_AT_ONCE // width)]
+            part = prompts[begin : begin + _fitting([len(prompt) - prefix.tokens for prompt in prompts[begin:]])]
             self.rows.open(prefix, [len(prompt) for prompt in part], width)
             # With a copied prefix a shorter prompt has its last prefix tokens run again: a row must have no gaps.
             own = [prompt[prefix.tokens :] if self.rows.shared else prompt[-width:] for prompt in part]
@@ -104,6 +107,14 @@ class BatchEngine:
         )
         rows.advance(new)
         return logits[:, -1]
+
+
+def _fitting(widths: Sequence[int]) -> int:
+    """Return how many rows, of ``widths`` own tokens (descending), are opened in one call."""
+    most = max(1, PROMPT_TOKENS_AT_ONCE // widths[0])
+    enough = -(-_ENOUGH_TOKENS // widths[0])
+    similar = next((at for at, width in enumerate(widths) if width < _SIMILAR * widths[0]), len(widths))
+    return min(most, max(enough, similar))
 
 
 def right_padded(texts: Sequence[Sequence[int]], device: torch.device) -> torch.Tensor:

@@ -24,6 +24,8 @@ NAME = "regrow_shared_prefix"
 _BLOCK_BYTES = {"cpu": 3 << 19}
 """Bytes of scores computed at a time: on a CPU what stays in a core's second-level cache (best measured: 1-2 MiB)."""
 _BLOCK_BYTES_ELSEWHERE = 256 << 20
+_LEAST_QUERIES = 16
+"""New tokens of a row that are handled at a time at least, however many keys they look at."""
 
 _UNKNOWN_HERE = ("softcap", "s_aux", "position_bias", "head_mask")
 
@@ -98,13 +100,22 @@ def attend(
     limit = _BLOCK_BYTES.get(query.device.type, _BLOCK_BYTES_ELSEWHERE)
     for segment in rows.segments:
         prefix = (segment.prefix.keys[layer], segment.prefix.values[layer]) if segment.prefix.tokens else None
-        columns = segment.prefix.tokens + key.shape[2]
-        at_once = max(1, limit // (query.shape[1] * query.shape[2] * columns * query.element_size()))
+        query_bytes = query.shape[1] * (segment.prefix.tokens + key.shape[2]) * query.element_size()
+        queries = min(query.shape[2], max(_LEAST_QUERIES, limit // query_bytes))
+        at_once = max(1, limit // (query_bytes * queries))
         for begin in range(segment.rows.start, segment.rows.stop, at_once):
-            part = slice(begin, min(begin + at_once, segment.rows.stop))
-            result[part] = _attend(
-                query[part], key[part], value[part], None if hidden is None else hidden[part], prefix
-            )
+            rows_part = slice(begin, min(begin + at_once, segment.rows.stop))
+            for first in range(0, query.shape[2], queries):
+                new_part = slice(first, min(first + queries, query.shape[2]))
+                # Keys of later tokens are hidden anyway.
+                seen = slice(0, key.shape[2] - query.shape[2] + new_part.stop)
+                result[rows_part, new_part] = _attend(
+                    query[rows_part, :, new_part],
+                    key[rows_part, :, seen],
+                    value[rows_part, :, seen],
+                    None if hidden is None else hidden[rows_part, :, new_part, seen],
+                    prefix,
+                )
     return result, None
 
 
