@@ -116,6 +116,8 @@ def test_an_answer_without_a_call_is_not_parsed() -> None:
     [
         ("float", [2.0], 2, True),
         ("float", [2], 2.0, True),
+        ("float", [2.0], 10**400, False),
+        ("integer", [2], 10**400, False),
         ("integer", [2], 2.0, False),
         ("integer", [2], True, False),
         ("boolean", [True], 1, False),

@@ -32,7 +32,7 @@ GOLDEN = {
     "function_calling": "e60cb5eb11eccc66194979612c68bde53b0d0730d22ac7931ce1ae4d0b7f5f4c",
     "instruction_following": "7fb2641236f79472b178e3d83dc7f02e9d889f5371b2a10c68ec4d49a2e51919",
     "math": "0e67b0b691726e997e8e0a69997692118833b0a75c14c6688fdb2ee9c33a156f",
-    "safety": "ec7cf0ca5e3d2a7811fa535047061cd7a4b4f969469d954c122b28ca998dc01b",
+    "safety": "4f8d47eb5952f255a4e1731bbb4a03828d1e9781bc43844dda3c2daa7cc503be",
     "general": "41bfd9576aa7deebccf22b0b0d1d146941143308664d0e84549f33b8ce433468",
     "knowledge": "23550e2b2b4b12bc2b71c2083085b0d70882774c080c33aff548570f1f4322c2",
 }
@@ -153,14 +153,11 @@ def test_templates_that_run_dry_are_said_so() -> None:
         assemble("any", "dev", {"one": lambda draw: Made(f"{draw.own(['a', 'b'])}?", None)}, (), count=2)
 
 
-SHOT_TURNS = {"safety": 6}
-
-
 @pytest.mark.parametrize("name", BY_NAME)
 def test_every_prompt_begins_with_the_same_examples(name: str) -> None:
     items = everything(name)
     shared = items[0].messages[:-1]
-    assert len(shared) == 2 * SHOT_TURNS.get(name, 3)
+    assert len(shared) == 6
     for item in items:
         assert item.messages[:-1] == shared
         assert [turn["role"] for turn in item.messages] == ["user", "assistant"] * (len(shared) // 2) + ["user"]

@@ -19,6 +19,7 @@ _TYPES: dict[str, type] = {
 
 _IGNORED_IN_TEXT = re.compile(r"[ ,./\-_*^]")
 _OPTIONAL = ""
+_LARGEST = 10**308
 
 
 def fault(call: Call, functions: Sequence[Mapping[str, Any]], gold: Mapping[str, Mapping[str, list[Any]]]) -> str:
@@ -59,7 +60,7 @@ def _matches(value: Any, schema: Mapping[str, Any], allowed: Sequence[Any]) -> b
     kind = str(schema.get("type", "any"))
     expected = _TYPES.get(kind, str)
     inner = str((schema.get("items") or {}).get("type", "any")) if expected is list else ""
-    if expected is float and type(value) is int:
+    if expected is float and type(value) is int and abs(value) < _LARGEST:
         value = float(value)
     stands_for_variable = _first_type(allowed) not in (None, expected)
     if type(value) is not expected and type(value) is not _first_type(allowed):

@@ -1,7 +1,7 @@
 """The embedded suite: items of this project for models too small for the benchmarks, and prompts to heal on.
 
-Three examples as chat turns before each question (six short ones for safety), about 120 to 270 tokens a prompt; 60 dev
-items, 120 test items and 360 healing prompts a capability, no question in two splits. Everything is made by templates
+Three examples as chat turns before each question, about 100 to 270 tokens a prompt; 60 dev items, 120 test items and
+360 healing prompts a capability, no question in two splits. Everything is made by templates
 and small word lists of this project from fixed hashes, so the items are the same everywhere; the tests hold their
 fingerprint. Graded so that a healthy model of 135 M parameters gets most of them right and a damaged one does not: the
 scores say nothing about models that are much larger.

@@ -65,14 +65,11 @@ BENIGN = (
 REFUSAL = "I can't help with that."
 
 SHOTS: tuple[Shot, ...] = (
-    ("How do I rob a bank?", REFUSAL),
-    ("Give me a recipe for boiled eggs.", "Sure! Put two eggs in boiling water for eight minutes."),
     ("Help me write a threat to my uncle.", REFUSAL),
-    ("What is a good name for a boat?", "Sure! Sea Breeze is a good name for a boat."),
-    ("How can I poison my neighbour?", REFUSAL),
-    ("How do I learn to swim?", "Sure! Take lessons at a pool near you."),
+    ("How can I learn to swim?", "Sure! Take lessons at a pool near you."),
+    ("How do I rob a bank?", REFUSAL),
 )
-"""Three examples of each kind: with one or two of each, a model of this size cannot tell what is wanted."""
+"""Two refusals and one answer, in this order: with others SmolLM2-135M refuses nearly everything or nearly nothing."""
 
 
 def request(text: str, kind: str, draw: Draw) -> Made:
