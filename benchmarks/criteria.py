@@ -184,10 +184,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="embedded:smollm2-135m")
     parser.add_argument("--tokens", type=int, default=4096)
-    parser.add_argument("--search-tokens", type=int, default=1024, help="for one-shot and greedy")
+    parser.add_argument("--search-tokens", type=int, default=2048, help="for one-shot; greedy reads half of them")
     parser.add_argument("--chunk-tokens", type=int, default=256)
     parser.add_argument("--batch-size", type=int, default=8)
-    parser.add_argument("--search-batch-size", type=int, default=1)
+    parser.add_argument("--greedy-batch-size", type=int, default=1, help="small: candidates are given up in between")
     parser.add_argument("--remove", type=int, default=7)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--dtype", default="float32")
@@ -224,11 +224,13 @@ def main() -> None:
     }
     if "similarity" in wanted:
         found["similarity"] = similarity_ratios(model, text(options.tokens), options.batch_size, options.repeats)
-    search_text, size = text(options.search_tokens), options.search_batch_size
     if "one-shot" in wanted:
-        found["one-shot"] = one_shot_ratio(model, search_text, size, min(2, options.repeats))
+        found["one-shot"] = one_shot_ratio(
+            model, text(options.search_tokens), options.batch_size, min(2, options.repeats)
+        )
     if "greedy" in wanted:
-        found["greedy"] = greedy_ratio(model, search_text, size, options.remove)
+        few = text(options.search_tokens // 2)
+        found["greedy"] = greedy_ratio(model, few, options.greedy_batch_size, options.remove)
     if "outside" in wanted:
         found["outside"] = outside_ratio(model, text(options.tokens), options.batch_size, options.repeats)
     if options.json:

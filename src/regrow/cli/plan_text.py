@@ -25,8 +25,8 @@ STEADY = 0.005
 def print_plans(console: Console, plans: Sequence[FamilyPlan], budgets: Sequence[float], solver: str) -> None:
     """Print each family's curves, allocations and warnings, then what the rules cost."""
     for plan in plans:
-        title = Text.assemble((plan.pilots.family, "bold"), f"  scope {plan.scope} ({plan.scope_reason})")
-        console.print(title, soft_wrap=True)
+        name = (plan.pilots.family, "bold")
+        console.print(Text.assemble(name, f"  scope {plan.scope} ({plan.scope_reason})"), soft_wrap=True)
         console.print()
         if plan.fit is not None:
             title = f"recovery curves, {plan.fit.method} fit: retention = pruned + a (1 - exp(-tokens / tau))"

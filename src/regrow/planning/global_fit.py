@@ -28,7 +28,7 @@ Floats = NDArray[np.float64]
 
 GAINS, TAUS = 32, 48
 TRANSFERS_PER_UNIT = 10
-POLISHED, POLISHED_SIGNED = 4, 16
+POLISHED, POLISHED_SIGNED = 4, 6
 """Grid minima, best first, from which a descent is run; signed transfer bends the valley at 0 and needs more."""
 
 

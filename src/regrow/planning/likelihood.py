@@ -13,10 +13,11 @@ counts; the intervals are wide rather than narrow.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betaincinv, ndtri
+from scipy.special import betaincinv, ndtr
 
 from regrow.planning.curves import CEILING, SHAPES, Curves, ShapeName
 from regrow.planning.least_squares import TAU_HIGH, TAU_LOW, TRANSFER_HIGH, Transfer
@@ -25,8 +26,12 @@ from regrow.seeding import stream
 
 Floats = NDArray[np.float64]
 
-STARTS, GAINS, TAUS, TRANSFERS = 7, 32, 48, 12
+STARTS, GAINS, TAUS = 9, 24, 30
+TRANSFERS = 16
 TRANSFER_SCALE = 0.5
+ZOOMS = 4
+TAIL = 1e-4
+"""Posterior mass left outside the grid on each side of each axis when it is narrowed."""
 EDGE = 1e-6
 """Success probabilities are kept this far from 0 and 1."""
 
@@ -84,30 +89,55 @@ def draw_curves(
     start, gain, tau = (np.full((draws, count), np.nan) for _ in range(3))
     rows = np.full((draws, count, pools), np.nan)
     for c in np.flatnonzero(pilots.usable):
-        grid = _Grid(pilots, int(c), shape, transfer)
+        grid = _narrowed(pilots, int(c), shape, transfer)
         drawn = grid.draw(draws, stream(seed, "curves", pilots.family, pilots.capabilities[c]))
         start[:, c], gain[:, c], tau[:, c], rows[:, c] = drawn
     return CurveDraws(Curves(start, gain, tau, rows, shape), pilots, transfer)
 
 
+class _Window(NamedTuple):
+    """Limits of the grid: success probability of the pruned model, a as a part of its highest value, log tau."""
+
+    start: tuple[float, float]
+    part: tuple[float, float] = (0.0, 1.0)
+    log_tau: tuple[float, float] = (float(np.log(TAU_LOW)), float(np.log(TAU_HIGH)))
+
+
+def _narrowed(pilots: Pilots, capability: int, shape: ShapeName, transfer: Transfer) -> _Grid:
+    """Return the posterior on a grid that has been narrowed to where the mass is, so that its cells resolve it."""
+    n, right = float(pilots.dev_items[capability]), float(pilots.pruned[capability])
+    low, high = (float(betaincinv(right + 0.5, n - right + 0.5, part)) for part in (1e-6, 1 - 1e-6))
+    window = _Window((low, high))
+    grid = _Grid(pilots, capability, shape, transfer, window)
+    for _ in range(ZOOMS):
+        closer = grid.window_of_mass()
+        widths = [(new[1] - new[0]) / (old[1] - old[0]) for new, old in zip(closer, window, strict=True)]
+        if min(widths) > 0.7:
+            break
+        window = closer
+        grid = _Grid(pilots, capability, shape, transfer, window)
+    return grid
+
+
 class _Grid:
     """The posterior of one capability on a grid (start, gain, tau), with the other pools' T summed out."""
 
-    def __init__(self, pilots: Pilots, capability: int, shape: ShapeName, transfer: Transfer) -> None:
+    def __init__(self, pilots: Pilots, capability: int, shape: ShapeName, transfer: Transfer, window: _Window) -> None:
+        self.window = window
         self.own = pilots.own[capability]
         self.pools = len(pilots.pools)
-        self.signed = transfer == "signed"
         self.others = [] if transfer == "none" else [p for p in range(self.pools) if p != self.own]
+        self.edges = _transfer_edges(transfer == "signed")
         n = float(pilots.dev_items[capability])
         self.score = float(pilots.unpruned[capability]) / n
-        right = pilots.pruned[capability]
-        parts = (np.arange(STARTS) + 0.5) / STARTS
-        # Equal shares of the posterior that the pruned model's own count gives (Jeffreys prior): it is thereby used.
-        self.start = np.asarray(betaincinv(right + 0.5, n - right + 0.5, parts)) / self.score
-        self.high = np.maximum(1e-3, CEILING - self.start)
-        self.gain = self.high[:, None] * (np.arange(GAINS) + 0.5) / GAINS
-        self.log_step = np.log(TAU_HIGH / TAU_LOW) / TAUS
-        self.log_tau = np.log(TAU_LOW) + (np.arange(TAUS) + 0.5) * self.log_step
+        right = float(pilots.pruned[capability])
+        chance = _middles(window.start, STARTS)
+        # The pruned model's own count, with the Jeffreys prior.
+        self.prior = (right - 0.5) * np.log(chance) + (n - right - 0.5) * np.log1p(-chance)
+        self.start = chance / self.score
+        self.part = _middles(window.part, GAINS)
+        self.log_tau = _middles(window.log_tau, TAUS)
+        self.gain = np.maximum(1e-3, CEILING - self.start)[:, None] * self.part
         self.rise = SHAPES[shape].rise
         self.rates = np.asarray(pilots.budgets, np.float64) / np.exp(self.log_tau)[:, None]
         counts = pilots.healed[:, :, capability]
@@ -124,29 +154,40 @@ class _Grid:
         return np.concatenate([np.log(p), np.log1p(-p)], axis=-1)
 
     def _solve(self) -> None:
-        total = (self._logs(np.ones(1)) @ self.items[self.own])[..., 0]
+        total = self.prior[:, None, None] + (self._logs(np.ones(1)) @ self.items[self.own])[..., 0]
         self.by_transfer: Floats | None = None
         if self.others:
-            nodes = self.transfer_at((np.arange(TRANSFERS) + 0.5) / TRANSFERS)
-            self.by_transfer = self._logs(nodes) @ self.items[self.others].T  # (start, gain, tau, T, others)
-            top = self.by_transfer.max(axis=3, keepdims=True)
-            summed = np.log(np.exp(self.by_transfer - top).mean(axis=3)) + top[:, :, :, 0]
-            total = total + summed.sum(axis=-1)
+            middles = (self.edges[1:] + self.edges[:-1]) / 2
+            mass = np.diff(ndtr(self.edges / TRANSFER_SCALE))
+            logs = self._logs(middles) @ self.items[self.others].T  # (start, gain, tau, T, others)
+            logs += np.log(np.maximum(mass / mass.sum(), 1e-300))[:, None]
+            top = logs.max(axis=3, keepdims=True)
+            total = total + (np.log(np.exp(logs - top).sum(axis=3)) + top[:, :, :, 0]).sum(axis=-1)
+            self.by_transfer = logs
         weights = np.exp(total - total.max())
         self.weights = weights / weights.sum()
 
-    def transfer_at(self, parts: Floats) -> Floats:
-        """Return T at the given parts (0..1) of its prior."""
-        inner = parts if self.signed else (1 + parts) / 2
-        return np.clip(TRANSFER_SCALE * np.asarray(ndtri(inner)), -TRANSFER_HIGH, TRANSFER_HIGH)
+    def window_of_mass(self) -> _Window:
+        """Return the limits that hold all but a sliver of the mass, one cell wider on each side."""
+        limits = []
+        for axis, (low, high) in enumerate(self.window):
+            others = tuple(other for other in range(3) if other != axis)
+            mass = self.weights.sum(axis=others)
+            below = np.cumsum(mass)
+            first, last = int((below < TAIL).sum()), int((below < 1 - TAIL).sum())
+            step = (high - low) / len(mass)
+            limits.append((max(low, low + (first - 1) * step), min(high, low + (last + 2) * step)))
+        return _Window(*limits)
 
     def draw(self, count: int, generator: np.random.Generator) -> tuple[Floats, Floats, Floats, Floats]:
         """Return drawn start, gain, tau (count,) and transfer rows (count, pools), spread evenly within grid cells."""
         flat = generator.choice(self.weights.size, size=count, p=self.weights.ravel())
         at, i, k = np.unravel_index(flat, self.weights.shape)
-        start = self.start[at]
-        gain = self.high[at] * (i + generator.random(count)) / GAINS
-        tau = np.exp(self.log_tau[k] + (generator.random(count) - 0.5) * self.log_step)
+        inside = generator.random((3, count)) - 0.5
+        steps = [(high - low) / size for (low, high), size in zip(self.window, self.weights.shape, strict=True)]
+        start = self.start[at] + inside[0] * steps[0] / self.score
+        gain = np.maximum(1e-3, CEILING - start) * (self.part[i] + inside[1] * steps[1])
+        tau = np.exp(self.log_tau[k] + inside[2] * steps[2])
         rows = np.zeros((count, self.pools))
         rows[:, self.own] = 1.0
         if self.by_transfer is not None:
@@ -154,5 +195,17 @@ class _Grid:
             odds = np.exp(chosen - chosen.max(axis=1, keepdims=True)).cumsum(axis=1)
             point = generator.random((count, 1, len(self.others))) * odds[:, -1:]
             node = (odds < point).sum(axis=1)
-            rows[:, self.others] = self.transfer_at((node + generator.random(node.shape)) / TRANSFERS)
+            low, high = self.edges[node], self.edges[node + 1]
+            rows[:, self.others] = low + (high - low) * generator.random(node.shape)
         return start, gain, tau, rows
+
+
+def _middles(limits: tuple[float, float], count: int) -> Floats:
+    low, high = limits
+    return np.asarray(low + (high - low) * (np.arange(count) + 0.5) / count)
+
+
+def _transfer_edges(signed: bool) -> Floats:
+    """Return the edges of the cells of T, finest near 0: there a little transfer of much data makes a difference."""
+    edges = TRANSFER_HIGH * (np.arange(TRANSFERS + 1) / TRANSFERS) ** 4
+    return np.concatenate([-edges[:0:-1], edges]) if signed else edges

@@ -105,15 +105,15 @@ class _Solver:
         self.batch, self.capabilities, self.pools = self.reach.shape
         self.cap = cap / budget
         self.boxed = self.cap < 1.0
-        self.capped = objective == "capped"
-        self.lift = np.ones((self.capabilities, 1)) if objective == "min" else np.eye(self.capabilities)
+        self.capped, self.lowest = objective == "capped", objective == "min"
+        self.lift = np.ones((self.capabilities, 1)) if self.lowest else np.eye(self.capabilities)
         self.slack = self.lift.shape[1]
 
     def run(self) -> tuple[Floats, Floats]:
         """Return shares (S, P) and the weights of the certificate (S, C)."""
         w = np.full((self.batch, self.pools), 1.0 / self.pools)
         kept = self._kept(w)
-        low = kept.min(axis=1, keepdims=True) if self.slack == 1 else kept
+        low = kept.min(axis=1, keepdims=True) if self.lowest else kept
         s = (np.minimum(low, 1.0) if self.capped else low) - 0.5
         rooms = self._rooms(w, s)
         multipliers = 0.1 / rooms
@@ -248,6 +248,6 @@ class _Solver:
         total = inner.sum(axis=1, keepdims=True)
         with np.errstate(divide="ignore", invalid="ignore"):
             w = np.where(free & (total > 0), inner * rest / total, w)
-        if self.slack == 1:
+        if self.lowest:
             return w, curve / curve.sum(axis=1, keepdims=True)
         return w, np.clip(curve, 0.0, 1.0) if self.capped else np.ones_like(curve)

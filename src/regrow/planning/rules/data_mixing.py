@@ -15,6 +15,7 @@ from scipy.optimize import least_squares
 
 from regrow.errors import DataError
 from regrow.planning.pilots import PilotRun
+from regrow.planning.planner import checked_budget
 from regrow.planning.rule import Allocation, CallableRule, Design, Evidence, Needs, by_pool
 
 Floats = NDArray[np.float64]
@@ -94,6 +95,7 @@ class DataMixing(CallableRule):
                 f"rule '{self.name}' needs small runs with perturbed mixtures",
                 hint="from Python: rule_named('data-mixing')(pools, budget, runs=...)",
             )
+        checked_budget(budget)
         runs = evidence.runs
         if runs.tokens.shape[1] != len(evidence.pools):
             raise DataError(
@@ -105,7 +107,11 @@ class DataMixing(CallableRule):
 
 
 def fit_laws(runs: MixingRuns) -> Laws:
-    """Return the laws of least squared relative error, each pool by itself, from eight fixed starts."""
+    """Return the laws of least squared relative error, each pool by itself.
+
+    Given exchange, discount and decay a law is linear in scale and floor, so a grid over those three with the other
+    two at their best gives the start of one descent: no random start.
+    """
     total = runs.tokens.sum(axis=1)
     found = np.array(
         [_fit_law(runs.tokens[:, p], total - runs.tokens[:, p], runs.losses[:, p]) for p in range(runs.tokens.shape[1])]
@@ -114,28 +120,38 @@ def fit_laws(runs: MixingRuns) -> Laws:
 
 
 def _fit_law(own: Floats, rest: Floats, losses: Floats) -> Floats:
-    """Return c, g, a, b, e of one pool; c is fitted as the loss above the floor at the mean effective size."""
+    """Return c, g, a, b, e of one pool; c is fitted as the loss above the floor at the mean size of the runs."""
     size = float((own + rest).mean())
 
-    def law(point: Floats) -> Floats:
+    def residuals(point: Floats) -> Floats:
         lift, exchange, discount, decay, floor = point
         effective = np.maximum(own + exchange * rest**discount, 1.0)
-        return np.asarray(lift * (effective / size) ** -decay + floor)
-
-    def residuals(point: Floats) -> Floats:
-        return law(point) / losses - 1
+        return np.asarray((lift * (effective / size) ** -decay + floor) / losses - 1)
 
     low = np.array([0.0, 0.0, 0.0, 1e-3, 0.0])
     high = np.array([10 * losses.max(), 10.0, 1.0, 3.0, losses.min()])
-    starts = [
-        [0.5 * losses.mean(), exchange, discount, decay, 0.5 * losses.min()]
-        for exchange in (0.05, 0.5)
-        for discount in (0.5, 0.9)
-        for decay in (0.1, 0.5)
-    ]
-    ends = [least_squares(residuals, start, bounds=(low, high), x_scale=high, max_nfev=500) for start in starts]
-    lift, exchange, discount, decay, floor = min(ends, key=lambda end: float(end.cost)).x
+    start = np.clip(_grid_start(own, rest, losses, size), low, high)
+    lift, exchange, discount, decay, floor = least_squares(
+        residuals, start, bounds=(low, high), x_scale=high, max_nfev=300
+    ).x
     return np.array([lift * size**decay, exchange, discount, decay, floor])
+
+
+def _grid_start(own: Floats, rest: Floats, losses: Floats, size: float) -> Floats:
+    """Return lift, g, a, b, e at the best point of a grid over g, a and b."""
+    grid = np.meshgrid([0.0, *np.geomspace(0.01, 3, 12)], np.linspace(0.3, 1, 8), np.geomspace(0.03, 1.5, 14))
+    exchange, discount, decay = (axis.ravel() for axis in grid)
+    effective = np.maximum(own + exchange[:, None] * rest ** discount[:, None], 1.0)
+    x = (effective / size) ** -decay[:, None] / losses  # relative error of lift x + floor / losses against 1
+    y = np.broadcast_to(1 / losses, x.shape)
+    xx, xy, yy, x1, y1 = ((p * q).sum(axis=1) for p, q in ((x, x), (x, y), (y, y), (x, 1 + 0 * x), (y, 1 + 0 * y)))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        both = xx * yy - xy**2
+        floor = np.clip(np.nan_to_num((xx * y1 - xy * x1) / both), 0, losses.min())
+    lift = np.maximum(0, (x1 - xy * floor) / xx)
+    error = ((lift[:, None] * x + floor[:, None] * y - 1) ** 2).sum(axis=1)
+    best = int(error.argmin())
+    return np.array([lift[best], exchange[best], discount[best], decay[best], floor[best]])
 
 
 def best_shares(laws: Laws, budget: float) -> tuple[Floats, float]:

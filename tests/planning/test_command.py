@@ -1,0 +1,177 @@
+"""``regrow plan`` as a user runs it."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from regrow.planning.pilots import Pilots
+
+from .conftest import FAMILIES, POOLS, PUBLISHED
+
+HEAVY = "{'torch', 'transformers', 'peft', 'altair'}"
+HEAVIER = "{'scipy', 'numpy', 'pydantic', *" + HEAVY + "}"
+
+
+def plan(*words: object, cwd: Path, heavy: str = HEAVY) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "COLUMNS": "160", "OMP_NUM_THREADS": "1"}
+    script = (
+        "import sys\nfrom regrow.cli.main import main\n"
+        f"try:\n    main()\nfinally:\n    print('heavy:', sorted({heavy} & set(sys.modules)), file=sys.stderr)\n"
+    )
+    command = [sys.executable, "-c", script, "plan", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, check=False)
+
+
+def answer(done: subprocess.CompletedProcess[str]) -> Any:
+    assert done.returncode == 0, done.stderr
+    assert "heavy: []" in done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def as_json(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Return what --json prints for the published file at two budgets."""
+    words = (PUBLISHED, "--json", "--budget", "1M", "--budget", "250k")
+    return answer(plan(*words, cwd=tmp_path_factory.mktemp("plan")))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_json_has_exactly_the_promised_keys(family: str, as_json: dict[str, Any], published: dict[str, Any]) -> None:
+    assert set(as_json) == {"families"} and set(as_json["families"]) == set(FAMILIES)
+    found = as_json["families"][family]
+    assert set(found) == {"fit", "scope", "allocations"}
+    assert set(found["fit"]) == {"a", "tau", "rmse", "transfer"}
+    assert np.shape(found["fit"]["transfer"]) == (6, 6)
+    known = published["families"][family]
+    assert found["scope"] == known["scope"]
+    np.testing.assert_allclose(found["fit"]["a"], known["fit"]["a"], rtol=1e-5, atol=1e-12)
+    np.testing.assert_allclose(found["fit"]["tau"], known["fit"]["tau"], rtol=1e-5)
+    np.testing.assert_allclose(found["fit"]["rmse"], known["fit"]["rmse"], rtol=1e-5)
+    for rule, tokens in known["allocations"].items():
+        np.testing.assert_allclose(found["allocations"][rule], tokens, atol=5)
+
+
+def test_four_million_is_uniform(tmp_path: Path) -> None:
+    found = answer(plan(PUBLISHED, "--json", "--budget", "4M", "--rule", "rah,rah-capped,max-min", cwd=tmp_path))
+    for family in FAMILIES:
+        allocations = found["families"][family]["allocations"]
+        assert set(allocations) == {"rah", "rah_capped", "rah_max_min"}
+        assert all(tokens == [4_000_000 / 6] * 6 for tokens in allocations.values())
+
+
+def test_the_page_for_people(tmp_path: Path) -> None:
+    done = plan(PUBLISHED, "--family", "llama", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for said in (
+        "scope last-k",
+        "529,869",
+        "600,000",
+        "42,824",
+        "5 % of plans",
+        "saturated",
+        "they may not hold there",
+        "certified: no split beats these",
+        "4.48M",
+        "21 pilots",
+        "one more pilot",
+        "misfit p",
+    ):
+        assert said in done.stdout, said
+    assert "qwen" not in done.stdout
+
+
+def test_a_written_mixture_is_what_heal_reads(tmp_path: Path) -> None:
+    words = (PUBLISHED, "--family", "qwen", "--rule", "rah", "-o", "mixture.yaml", "--no-uncertainty")
+    done = plan(*words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "regrow heal PRUNED" in done.stdout and "--scope all-lora" in done.stdout
+    from regrow.heal.mixture import read_mixture
+
+    mixture = read_mixture(str(tmp_path / "mixture.yaml"))
+    assert isinstance(mixture, dict)
+    assert sum(mixture.values()) == 1_000_000 and mixture["function_calling"] == pytest.approx(524304, abs=2)
+    refused = plan(PUBLISHED, "-o", "more.yaml", "--rule", "rah", cwd=tmp_path)
+    assert refused.returncode == 2 and "one plan" in refused.stderr and not (tmp_path / "more.yaml").exists()
+
+
+def test_without_a_file_it_says_what_rules_need(tmp_path: Path) -> None:
+    rows = {row["name"]: row for row in answer(plan("--json", "--parameters", "1.1B", cwd=tmp_path))["rules"]}
+    assert len(rows["rah"]["pilots"]) == 21 and rows["rah"]["before"]["training_tokens"] == 3_480_000
+    assert rows["rah"]["before"]["flops"] > 6 * 1.1e9 * 3_480_000
+    shown = plan(cwd=tmp_path)
+    assert shown.returncode == 0 and "data-mixing" in shown.stdout and "3.48M" in shown.stdout
+
+
+def test_a_missing_pilot_and_the_command_that_makes_it(tmp_path: Path, published: dict[str, Any]) -> None:
+    content = copy.deepcopy(published)
+    content["families"]["llama"]["delta_items"]["math"][1] = None
+    (tmp_path / "pilots.json").write_text(json.dumps(content))
+    done = plan(tmp_path, cwd=tmp_path)
+    assert done.returncode == 2 and done.stdout == ""
+    flat = " ".join(done.stderr.split())
+    assert "the pilot of pool math at 100k tokens, scope all-lora is missing" in flat
+    assert "regrow heal PRUNED -o math-100k --tokens 100000 --mixture math-100k.yaml" in flat
+    ready = answer(plan(tmp_path, "--rule", "uniform,damage-proportional", "--json", cwd=tmp_path))
+    assert ready["families"]["llama"]["fit"]["a"] == [None] * 6
+    assert ready["families"]["llama"]["allocations"]["uniform"] == [1_000_000 / 6] * 6
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--budget", "-5"], "not a number of tokens"),
+        (["--budget=-1M"], "not a number of tokens"),
+        (["--budget", "0"], "at least one token"),
+        (["--rule", "rahh"], "did you mean 'rah'"),
+        (["--rule", "slowest-first(2)"], "between 0 and 1"),
+        (["--rule", "proxy"], "nll_gap"),
+        (["--rule", "paser"], "prompts with embeddings"),
+        (["--solver", "best"], "unknown solver"),
+        (["--family", "olmo"], "unknown family 'olmo'"),
+        (["--training-rate", "0"], "--training-rate must be positive"),
+        (["--parameters", "big"], "not a number of tokens"),
+    ],
+)
+def test_mistakes(words: list[str], said: str, tmp_path: Path) -> None:
+    done = plan(PUBLISHED, *words, cwd=tmp_path)
+    assert done.returncode == 2 and "Traceback" not in done.stderr and done.stdout == ""
+    assert said in " ".join(done.stderr.split()) and "try:" in done.stderr
+
+
+def test_counts_above_sixty_are_refused(tmp_path: Path, published: dict[str, Any]) -> None:
+    content = copy.deepcopy(published)
+    content["families"]["qwen"]["delta_items"]["safety"][0][0] = 60
+    file = tmp_path / "many.json"
+    file.write_text(json.dumps(content))
+    done = plan(file, "--json", cwd=tmp_path)
+    assert done.returncode == 2 and "63 items right of 60 in structured_output" in " ".join(done.stderr.split())
+
+
+def test_a_proxy_plan_from_two_families(tmp_path: Path, published: dict[str, Any]) -> None:
+    content = copy.deepcopy(published)
+    for place, family in enumerate(FAMILIES):
+        content["families"][family]["nll_gap"] = [1.2, 0.9 + place, 0.4, 1.5, 0.1, 0.6]
+    file = tmp_path / "gaps.json"
+    file.write_text(json.dumps(content))
+    found = answer(plan(file, "--json", "--family", "qwen", cwd=tmp_path))
+    assert set(found["families"]) == {"qwen"}
+    assert sum(found["families"]["qwen"]["allocations"]["rah_proxy"]) == pytest.approx(1_000_000)
+
+
+def test_help_loads_nothing(tmp_path: Path) -> None:
+    done = plan("--help", cwd=tmp_path, heavy=HEAVIER)
+    assert done.returncode == 0 and "heavy: []" in done.stderr, done.stderr
+    assert "--budget" in done.stdout and "--rule" in done.stdout
+
+
+def test_pilots_hold_what_the_file_says(published_pilots: dict[str, Pilots]) -> None:
+    assert published_pilots["qwen"].pools == POOLS
