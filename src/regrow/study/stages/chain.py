@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from regrow.data.chat import chat_format_of
 from regrow.errors import ModelError
 from regrow.models.families import blocks_of
 from regrow.models.load import LoadedModel, load_model
+from regrow.protocols import Watcher
 from regrow.records.atomic import refuse_used
 from regrow.records.checkpoint import CheckpointFacts, Step, read_facts
 from regrow.records.results import provenance
@@ -23,6 +25,12 @@ def facts_before(loaded: LoadedModel) -> CheckpointFacts:
         architecture=type(loaded.model).__name__,
         unpruned_blocks=len(blocks_of(loaded.model)),
     )
+
+
+def note_chat_format(loaded: LoadedModel, watch: Watcher) -> None:
+    """Say so when a model is asked in regrow's fallback chat format because its tokenizer has no template."""
+    if chat_format_of(loaded.tokenizer) == "fallback":
+        watch.note("note: the tokenizer has no chat template; prompts use '### User:' and '### Assistant:' headings")
 
 
 def step(kind: Any, options: dict[str, Any], outcome: dict[str, Any], *, seed: int | None = None) -> Step:

@@ -15,6 +15,7 @@ from regrow.records.fingerprint import fingerprint
 from regrow.records.results import ItemScore, ModelCardFacts, RunRecord, Stage, provenance
 from regrow.records.specs import EvalSpec
 from regrow.records.store import RunFolder, read_evaluation
+from regrow.study.stages.chain import note_chat_format
 
 
 def evaluate(
@@ -43,6 +44,7 @@ def evaluate(
         watch.begin(f"loading {source}")
         loaded = load_model(source, dtype=dtype, device=device)
         watch.end(f"{len(blocks_of(loaded.model))} blocks")
+    note_chat_format(loaded, watch)
     with folder.held():
         folder.claim("evaluation", asked)
         before = folder.read_partial()

@@ -13,7 +13,14 @@ from regrow.protocols import Watcher
 from regrow.records.checkpoint import CheckpointFacts
 from regrow.records.specs import HealSpec
 from regrow.records.store import RunFolder
-from regrow.study.stages.chain import checkpoint_facts, done_before, facts_before, step, unpruned_model
+from regrow.study.stages.chain import (
+    checkpoint_facts,
+    done_before,
+    facts_before,
+    note_chat_format,
+    step,
+    unpruned_model,
+)
 from regrow.study.stages.pools import pools_of
 
 ADAPTER = "adapter"
@@ -69,9 +76,12 @@ def heal(
     watch.begin(f"loading {pruned}")
     loaded = load_model(pruned, dtype=dtype, device=device)
     watch.end()
+    note_chat_format(loaded, watch)
     with RunFolder(state).held():
         RunFolder(state).claim("healing", asked)
         result = train(loaded, pools, spec, state, watch=watch)
+    for remark in result.notes:
+        watch.note(f"note: {remark}")
     watch.begin(f"saving to {output} and comparing the reloaded checkpoint")
     before = facts_before(loaded)
     facts = before.model_copy(
