@@ -83,8 +83,8 @@ def test_a_mistake_is_a_sentence(words: list[str], said: str, tmp_path: Path) ->
 
 def test_mistakes_about_a_real_model(tiny_folder: Callable[..., Path], tmp_path: Path) -> None:
     model = tiny_folder("llama")
-    refused(regrow("prune", model, "-o", "out", "--remove", "6", cwd=tmp_path), "leaves nothing")
-    refused(regrow("prune", model, "-o", "out", "--remove", "100%", cwd=tmp_path), "leaves nothing")
+    refused(regrow("prune", model, "-o", "out", "--remove", "6", cwd=tmp_path), "cannot remove '6' of 6")
+    refused(regrow("prune", model, "-o", "out", "--remove", "100%", cwd=tmp_path), "cannot remove '100%' of 6")
     refused(regrow("prune", model, "-o", "out", "--blocks", "6", cwd=tmp_path), "no block 6")
     refused(regrow("prune", model, "-o", "out", "--blocks", "1,1", cwd=tmp_path), "twice")
     refused(regrow("prune", model, "-o", "out", "--blocks", "0-5", cwd=tmp_path), "all 6 blocks")

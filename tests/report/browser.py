@@ -54,7 +54,7 @@ class Browser:
             stderr=subprocess.DEVNULL,
         )
         try:
-            self._socket = websocket.create_connection(self._tab(profile), timeout=60, max_size=None)
+            self._socket = websocket.create_connection(self._tab(profile), timeout=180, max_size=None)
             for domain in ("Page", "Runtime", "Log", "Network"):
                 self.send(f"{domain}.enable")
         except BaseException:
@@ -156,7 +156,7 @@ class Browser:
         end = time.monotonic() + 60
         while time.monotonic() < end:
             if file.exists() and (lines := file.read_text().splitlines()):
-                with urllib.request.urlopen(f"http://127.0.0.1:{lines[0]}/json/list", timeout=30) as answer:
+                with urllib.request.urlopen(f"http://127.0.0.1:{lines[0]}/json/list", timeout=90) as answer:
                     tabs = [tab for tab in json.load(answer) if tab["type"] == "page"]
                 if tabs:
                     return str(tabs[0]["webSocketDebuggerUrl"])
