@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import binom, norm, t
+from scipy.special import bdtr, ndtr, ndtri, stdtr, stdtrit
 
 from regrow.errors import DataError
 
@@ -79,7 +79,7 @@ def mcnemar(broke: int, came_back: int) -> float:
     changed = broke + came_back
     if changed == 0:
         return 1.0
-    return min(1.0, 2.0 * float(binom.cdf(min(broke, came_back), changed, 0.5)))
+    return min(1.0, 2.0 * float(bdtr(min(broke, came_back), changed, 0.5)))
 
 
 def sign_flip(differences: ArrayLike, *, resamples: int = 10_000, generator: np.random.Generator | int = 0) -> float:
@@ -128,10 +128,10 @@ def tost(
     if not (standard_error > 0 and math.isfinite(difference)):
         nan = math.nan
         return Equivalence(False, nan, difference, nan, nan, margin, "the standard error is 0 or undefined")
-    curve = norm if math.isinf(degrees_of_freedom) else t(degrees_of_freedom)
-    above = float(curve.sf((difference + margin) / standard_error))
-    below = float(curve.cdf((difference - margin) / standard_error))
-    reach = float(curve.ppf(1 - alpha)) * standard_error
+    normal = math.isinf(degrees_of_freedom)
+    above, below = (-(difference + margin) / standard_error, (difference - margin) / standard_error)
+    above, below = (float(ndtr(z) if normal else stdtr(degrees_of_freedom, z)) for z in (above, below))
+    reach = float(ndtri(1 - alpha) if normal else stdtrit(degrees_of_freedom, 1 - alpha)) * standard_error
     p_value = max(above, below)
     return Equivalence(p_value <= alpha, p_value, difference, difference - reach, difference + reach, margin)
 
@@ -147,7 +147,7 @@ def smallest_detectable_difference(standard_error: float, *, alpha: float = 0.05
 
     Smaller ones are likely to end as "no difference detected".
     """
-    return float(norm.ppf(1 - alpha / 2) + norm.ppf(power)) * standard_error
+    return float(ndtri(1 - alpha / 2) + ndtri(power)) * standard_error
 
 
 def discordant_standard_error(items: int, discordant: float) -> float:

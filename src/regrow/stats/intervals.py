@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from regrow.stats.resampling import draw_counts, pieces, resampled_means, stratified_mean
 
@@ -35,7 +35,7 @@ def wilson(successes: float, n: int, level: float = 0.95) -> Interval:
     """
     if n <= 0:
         return undefined("no items", level)
-    z = float(norm.ppf(0.5 + level / 2))
+    z = float(ndtri(0.5 + level / 2))
     rate = successes / n
     spread = z * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
     centre = rate + z * z / (2 * n)

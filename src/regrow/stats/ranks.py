@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import rankdata
 
 from regrow.errors import DataError
 
@@ -40,7 +39,7 @@ def kendalls_w(scores: ArrayLike, *, permutations: int = 20_000, generator: np.r
     if not np.isfinite(table).all():
         row, column = (int(index) for index in np.argwhere(~np.isfinite(table))[0])
         raise DataError(f"the score in row {row}, column {column} is not a number", hint="leave that column out")
-    ranks = rankdata(table, axis=1)
+    ranks = _ranks(table)
     families, columns = ranks.shape
     largest = families**2 * (columns**3 - columns) - families * _tie_term(ranks)
     mean_ranks = tuple(float(rank) for rank in ranks.mean(axis=0))
@@ -49,6 +48,13 @@ def kendalls_w(scores: ArrayLike, *, permutations: int = 20_000, generator: np.r
     observed = _spread(ranks.sum(axis=0))
     hits = _as_extreme(ranks, observed, permutations, np.random.default_rng(generator))
     return KendallsW(float(12 * observed / largest), (1 + hits) / (1 + permutations), mean_ranks)
+
+
+def _ranks(table: Floats) -> Floats:
+    """Ranks within each row, 1 = lowest; ties share the mean of the ranks they take."""
+    below = (table[:, None, :] < table[:, :, None]).sum(axis=2)
+    equal = (table[:, None, :] == table[:, :, None]).sum(axis=2)
+    return np.asarray(below + (equal + 1) / 2, np.float64)
 
 
 def _tie_term(ranks: Floats) -> float:
