@@ -32,7 +32,8 @@ class Shape(NamedTuple):
 
 
 def _exponential(z: Floats) -> Floats:
-    return np.where(z < 0, z, -np.expm1(-np.maximum(z, 0)))
+    above = np.maximum(z, 0)
+    return np.asarray((z - above) - np.expm1(-above))
 
 
 def _exponential_slope(z: Floats) -> Floats:
@@ -44,7 +45,8 @@ def _exponential_bend(z: Floats) -> Floats:
 
 
 def _hyperbolic(z: Floats) -> Floats:
-    return np.where(z < 0, z, np.maximum(z, 0) / (1 + np.maximum(z, 0)))
+    above = np.maximum(z, 0)
+    return np.asarray((z - above) + above / (1 + above))
 
 
 def _hyperbolic_slope(z: Floats) -> Floats:

@@ -60,7 +60,7 @@ def _descend_tightly(problem: Problem, start: Floats) -> tuple[Floats, bool]:
     """Return where a descent ends, and whether it arrived rather than ran out of steps."""
     tolerance = 1e-13
     end = least_squares(
-        problem.residuals,
+        problem.residual_function(),
         start,
         jac=problem.jacobian,
         bounds=problem.bounds(),

@@ -11,6 +11,7 @@ published pilots). ``regrow.planning.global_fit`` finds the global one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -85,6 +86,21 @@ class Problem:
         best = float((self.y[self.own] - self.start).max())
         return np.r_[min(self.gain_high, max(1e-3, 1.5 * best)), np.log(1e5), np.full(len(self.others), 0.1)]
 
+    def residual_function(self) -> Callable[[Floats], Floats]:
+        """Return :meth:`residuals` with everything that does not depend on the point computed once."""
+        rows, count, weight = self.rows, len(self.rows), np.sqrt(PENALTY)
+        place = np.array([rows.index(p) for p in self.others], np.intp)
+        row = np.ones((count, 1))
+        tokens, wanted, start, rise = self.tokens, self.y[rows], self.start, SHAPES[self.shape].rise
+
+        def residuals(point: Floats) -> Floats:
+            row[place, 0] = point[2:]
+            z = row * tokens / np.exp(point[1])
+            apart = np.minimum(CEILING, start + point[0] * rise(z)) - wanted
+            return np.concatenate([apart.ravel(), weight * point[2:]])
+
+        return residuals
+
     def predicted(self, point: Floats) -> Floats:
         """Return the predicted retentions of the rows that count, (rows, budgets)."""
         transfer = self.transfer_row(point)[self.rows]
@@ -98,19 +114,20 @@ class Problem:
 
     def jacobian(self, point: Floats) -> Floats:
         """Return the residuals' derivatives, (residuals, parameters)."""
-        shape = SHAPES[self.shape]
+        shape, n, rows = SHAPES[self.shape], len(self.others), self.rows
         rates = self.tokens / np.exp(point[1])
-        z = self.transfer_row(point)[self.rows][:, None] * rates
-        n = len(self.others)
-        found = np.zeros((z.size + n, 2 + n))
-        rising = self.start + point[0] * shape.rise(z) <= CEILING
-        found[: z.size, 0] = (rising * shape.rise(z)).ravel()
+        z = self.transfer_row(point)[rows][:, None] * rates
+        risen = shape.rise(z)
+        rising = self.start + point[0] * risen <= CEILING
         sloped = rising * point[0] * shape.slope(z)
+        found = np.zeros((z.size + n, 2 + n))
+        found[: z.size, 0] = (rising * risen).ravel()
         found[: z.size, 1] = (-sloped * z).ravel()
-        for place, p in enumerate(self.others):
-            rows = slice(p * len(rates), (p + 1) * len(rates))
-            found[rows, 2 + place] = sloped[p] * rates
-        found[z.size :, 2:] = np.sqrt(PENALTY) * np.eye(n)
+        if n:
+            places = np.array([rows.index(p) for p in self.others])[:, None]
+            at = places * len(rates) + np.arange(len(rates))
+            found[at, 2 + np.arange(n)[:, None]] = sloped[places[:, 0]] * rates
+            found[np.arange(z.size, z.size + n), np.arange(2, 2 + n)] = np.sqrt(PENALTY)
         return found
 
     def objective(self, point: Floats) -> float:
@@ -152,7 +169,7 @@ def fit_study(pilots: Pilots, *, shape: ShapeName = "exponential", transfer: Tra
     points = {}
     for c in np.flatnonzero(pilots.usable):
         problem = problem_of(pilots, int(c), shape, transfer)
-        end = least_squares(problem.residuals, problem.study_start(), bounds=problem.bounds())
+        end = least_squares(problem.residual_function(), problem.study_start(), bounds=problem.bounds())
         points[int(c)] = (problem, np.asarray(end.x, np.float64))
     return assemble(pilots, points, shape, transfer, "study")
 

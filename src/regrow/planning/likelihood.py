@@ -149,9 +149,14 @@ class _Grid:
     def _logs(self, transfer: Floats) -> Floats:
         """Return log p and log(1 - p) by budget, (start, gain, tau, T, 2 budgets)."""
         risen = self.rise(transfer[:, None] * self.rates[:, None, :])
-        r = self.start[:, None, None, None, None] + self.gain[:, :, None, None, None] * risen
-        p = np.clip(self.score * np.minimum(r, CEILING), EDGE, 1 - EDGE)
-        return np.concatenate([np.log(p), np.log1p(-p)], axis=-1)
+        lifted, high = self.score * self.gain[:, :, None, None, None], min(1 - EDGE, self.score * CEILING)
+        p = lifted * risen
+        p += self.score * self.start[:, None, None, None, None]
+        np.clip(p, EDGE, high, out=p)
+        logs = np.empty((*p.shape[:-1], 2 * p.shape[-1]))
+        np.log(p, out=logs[..., : p.shape[-1]])
+        np.log(np.subtract(1, p, out=p), out=logs[..., p.shape[-1] :])  # p keeps EDGE away from 1
+        return logs
 
     def _solve(self) -> None:
         total = self.prior[:, None, None] + (self._logs(np.ones(1)) @ self.items[self.own])[..., 0]
@@ -162,7 +167,9 @@ class _Grid:
             logs = self._logs(middles) @ self.items[self.others].T  # (start, gain, tau, T, others)
             logs += np.log(np.maximum(mass / mass.sum(), 1e-300))[:, None]
             top = logs.max(axis=3, keepdims=True)
-            total = total + (np.log(np.exp(logs - top).sum(axis=3)) + top[:, :, :, 0]).sum(axis=-1)
+            risen = np.subtract(logs, top)
+            np.exp(risen, out=risen)
+            total = total + (np.log(risen.sum(axis=3)) + top[:, :, :, 0]).sum(axis=-1)
             self.by_transfer = logs
         weights = np.exp(total - total.max())
         self.weights = weights / weights.sum()

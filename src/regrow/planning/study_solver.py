@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from regrow.planning.curves import Curves
-from regrow.planning.optimum import Objective, value_of
+from regrow.planning.curves import CEILING, SHAPES, Curves
+from regrow.planning.optimum import Objective
 
 Floats = NDArray[np.float64]
 
@@ -25,15 +25,18 @@ def study_split(curves: Curves, budget: float, cap: float, objective: Objective 
     """Return tokens per pool, (P,), summing to ``budget``, at most ``cap`` each; objective "sum" or "capped"."""
     pools = curves.transfer.shape[-1]
 
+    # The same numbers as value_of and Curves.slopes, without their general shapes: this is called some thousand times.
+    shape, (gain, tau) = SHAPES[curves.shape], (curves.gain, curves.tau)
+    start, reach = curves.start, curves.transfer * (budget / tau)[:, None]
+    ceiling = 1.0 if objective == "capped" else CEILING
+
     def loss(shares: Floats) -> float:
-        return -float(value_of(curves, shares * budget, objective))
+        return -float(np.minimum(ceiling, start + gain * shape.rise(reach @ shares)).sum())
 
     def slope(shares: Floats) -> Floats:
-        tokens = shares * budget
-        slopes = curves.slopes(tokens)
-        if objective == "capped":
-            slopes = np.where(curves.retention(tokens) < 1, slopes, 0.0)
-        return np.asarray(-budget * (slopes @ curves.transfer))
+        z = reach @ shares
+        rising = start + gain * shape.rise(z) < ceiling
+        return np.asarray(-(np.where(rising, gain * shape.slope(z), 0.0) @ reach))
 
     ends = [
         minimize(
