@@ -13,7 +13,7 @@ import torch
 from regrow.errors import ConfigError
 from regrow.models.bridges import AffineBridge, check_rank
 from regrow.records.specs import RepairSpec
-from regrow.repair.book import Book, RowRule
+from regrow.repair.book import Book, RowRule, Split
 from regrow.repair.cuts import Span
 from regrow.repair.edits import AttachBridge
 from regrow.repair.gather import gather
@@ -25,7 +25,7 @@ from regrow.repair.solve import Ridge, choose_ridge, least_squares
 from regrow.repair.sums import Problem
 
 Granularity = Literal["block", "span", "span-if-contiguous"]
-_OPTIONS = (
+_HEEDED = (
     "ridge",
     "ridge_choice",
     "rank",
@@ -55,10 +55,16 @@ class LinearRepair:
     portable: bool = False
     tunes: bool = False
 
+    @property
+    def heeds(self) -> tuple[str, ...]:
+        return _HEEDED
+
     def plan(self, book: Book, cut: Cut, spec: RepairSpec) -> None:
         """Order the sums of every run and, per block, of every removed block."""
-        refuse_options(self.name, spec, _OPTIONS)
+        refuse_options(self.name, spec, self.heeds)
         check_rank(cut.width, spec.rank)
+        if spec.rank is None and spec.rank_weighting != "plain":
+            raise ConfigError("a rank weighting says nothing without a rank", hint="add one, for example --rank 64")
         rule = self._rule(spec)
         per_block = self._per_block(cut, spec)
         for span in cut.spans:
@@ -126,8 +132,8 @@ class LinearRepair:
         what: str,
         through: Affine | None = None,
     ) -> tuple[tuple[Affine, float], list[str]]:
-        def problem(split: Literal["fit", "tune"]) -> Problem:
-            found = book.problem(x, y, rule, split)
+        def problem(*splits: Split) -> Problem:
+            found = book.problem(x, y, rule, *splits)
             if through is None:
                 return found
             offset = through.offset if through.offset is not None else torch.zeros(through.width).double()
@@ -145,9 +151,7 @@ class LinearRepair:
             ridge, _ = choose_ridge(
                 problem("fit"), tune, intercept=self.intercept, toward_identity=self.toward_identity
             )
-        fit = least_squares(
-            problem("fit"), ridge, intercept=self.intercept, toward_identity=self.toward_identity, what=what
-        )
+        fit = least_squares(problem(), ridge, intercept=self.intercept, toward_identity=self.toward_identity, what=what)
         remarks.extend(fit.warnings)
         return (fit.operator, fit.ridge), remarks
 

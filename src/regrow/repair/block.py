@@ -14,7 +14,7 @@ from regrow.errors import ConfigError
 from regrow.models.capture import stream_of_output
 from regrow.models.families import backbone_of, blocks_of, text_config_of
 from regrow.records.specs import RepairSpec
-from regrow.repair.book import Book, Split, split_of
+from regrow.repair.book import TRAINING, Book, Split, split_of
 from regrow.repair.cuts import Span
 from regrow.repair.edits import InsertBlocks
 from regrow.repair.gather import model_inputs, rows_of
@@ -40,9 +40,13 @@ class StreamlineBlock:
     portable: bool = True
     tunes: bool = False
 
+    @property
+    def heeds(self) -> tuple[str, ...]:
+        return ("passes", "skip_first")
+
     def plan(self, book: Book, cut: Cut, spec: RepairSpec) -> None:
         """Order nothing: the block trains on its own passes."""
-        refuse_options(self.name, spec, ("passes", "skip_first"))
+        refuse_options(self.name, spec, self.heeds)
         if not _longer(cut.spans):
             raise ConfigError(
                 f"{self.name} puts one block in the place of each removed run, and here every run is a single block",
@@ -77,7 +81,7 @@ def train_blocks(cut: Cut, *, passes: int, skip_first: int, seed: int) -> dict[i
         for first, block in standing.items()
     }
     count = len(cut.calibration)
-    fitting = [index for index in range(count) if split_of(index, count, tuned=cut.tuned) == "fit"]
+    fitting = [index for index in range(count) if split_of(index, count, tuned=cut.tuned) in TRAINING]
     generator = random_stream(seed, "streamline")
     steps = passes * -(-len(fitting) // SEQUENCES_PER_STEP)
     if cut.watch is not None:
@@ -108,7 +112,7 @@ def _step(
     ids, mask = cut.calibration.input_ids[chosen], cut.calibration.attention_mask[chosen]
     splits: list[Split] = ["fit"] * len(chosen)
     place = next(cut.unpruned.parameters()).device
-    counted = rows_of(ids, mask, splits, place).chosen("fit", skip_first)
+    counted = rows_of(ids, mask, splits, place).chosen(TRAINING, skip_first)
     wanted = [Signal("stream", at) for span in spans for at in (span.entering, span.leaving)]
     calls: dict[int, dict[str, Any]] = {}
     hooks = [

@@ -18,6 +18,8 @@ from regrow.repair.sums import NormalSums, Problem
 
 Split = Literal["fit", "tune", "held"]
 SPLITS: tuple[Split, ...] = ("fit", "tune", "held")
+TRAINING: tuple[Split, ...] = ("fit", "tune")
+"""What every final fit reads, so that a method fits the same tokens whether or not another one beside it tunes."""
 HELD_EVERY = 8
 
 
@@ -40,9 +42,9 @@ class Rows:
     split: list[Split]
     signals: dict[Signal, torch.Tensor] = field(default_factory=dict)
 
-    def chosen(self, split: Split, start: int, stop: int | None = None) -> torch.Tensor:
-        """Return the (B, T) mask of real tokens of a split at positions ``start`` to ``stop`` (excluded)."""
-        rows = torch.tensor([name == split for name in self.split], device=self.mask.device)
+    def chosen(self, splits: tuple[Split, ...], start: int, stop: int | None = None) -> torch.Tensor:
+        """Return the (B, T) mask of real tokens of some splits at positions ``start`` to ``stop`` (excluded)."""
+        rows = torch.tensor([name in splits for name in self.split], device=self.mask.device)
         found = self.mask & rows[:, None] & (self.positions >= start)
         return found if stop is None else found & (self.positions < stop)
 
@@ -61,7 +63,7 @@ C = TypeVar("C", bound=Collector)
 
 def split_of(index: int, sequences: int, *, tuned: bool) -> Split:
     """Return the split of a calibration sequence: every eighth is held out to measure errors; with ``tuned`` another
-    eighth chooses lambda. Short sets give their last sequences."""
+    eighth chooses lambda before it joins the fit. Short sets give their last sequences."""
     if sequences < HELD_EVERY:
         if sequences > 1 and index == sequences - 1:
             return "held"
@@ -118,7 +120,7 @@ class Book:
         """Add one batch to everything that was ordered. The first call closes the orders."""
         self._open = False
         for split in SPLITS:
-            self.tokens[split] += int(rows.chosen(split, 0).sum())
+            self.tokens[split] += int(rows.chosen((split,), 0).sum())
         values: dict[Source, torch.Tensor] = {}
 
         def value(source: Source) -> torch.Tensor:
@@ -130,7 +132,7 @@ class Book:
         for (x, inverse), ys in self._pairs.items():
             for split in present:
                 for start, stop in self._segments(x, inverse):
-                    chosen = rows.chosen(split, start, stop)
+                    chosen = rows.chosen((split,), start, stop)
                     inputs = value(x)[chosen]
                     if not len(inputs):
                         continue
@@ -140,14 +142,15 @@ class Book:
         for other in self._others.values():
             other.add(rows)
 
-    def problem(self, x: Source, y: Source, rule: RowRule, split: Split = "fit") -> Problem:
-        """Return the least-squares problem of ``y`` on ``x`` over the tokens of a split; without any token its sums are
-        zero and ``rows`` is 0."""
+    def problem(self, x: Source, y: Source, rule: RowRule, *splits: Split) -> Problem:
+        """Return the least-squares problem of ``y`` on ``x`` over the tokens of the splits (default: all but those held
+        out); without any token its sums are zero and ``rows`` is 0."""
         total: NormalSums | None = None
-        for start, _ in self._segments(x, rule.inverse_norm):
-            held = self._sums.get((x, rule.inverse_norm, start, split))
-            if start >= rule.skip_first and held is not None:
-                total = held if total is None else total + held
+        for split in splits or TRAINING:
+            for start, _ in self._segments(x, rule.inverse_norm):
+                held = self._sums.get((x, rule.inverse_norm, start, split))
+                if start >= rule.skip_first and held is not None:
+                    total = held if total is None else total + held
         if total is None:
             total = self._empty(x, self._pairs[x, rule.inverse_norm])
         return total.problem(_name(y))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from regrow.repair.book import split_of
+from regrow.repair.book import TRAINING, split_of
 from regrow.repair.edits import AttachBridge
 from regrow.repair.gather import model_inputs
 from regrow.repair.method import Cut
@@ -27,7 +27,7 @@ def distil(cut: Cut, edits: Sequence[AttachBridge], *, passes: int, seed: int = 
     """
     model = cut.pruned
     count = len(cut.calibration)
-    fitting = [index for index in range(count) if split_of(index, count, tuned=cut.tuned) == "fit"]
+    fitting = [index for index in range(count) if split_of(index, count, tuned=cut.tuned) in TRAINING]
     generator = random_stream(seed, "distil")
     frozen = [(weight, weight.requires_grad) for weight in model.parameters()]
     steps = passes * -(-len(fitting) // SEQUENCES_PER_STEP)

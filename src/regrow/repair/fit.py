@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from regrow.data.calibration import CalibrationSet
-from regrow.errors import ConfigError, ModelError
+from regrow.errors import ConfigError, ModelError, RegrowError
 from regrow.models.bridges import bridges_of
 from regrow.models.families import blocks_of, text_config_of
 from regrow.models.load import LoadedModel
@@ -18,11 +18,11 @@ from regrow.records.checkpoint import BridgeFacts
 from regrow.records.repairs import CutError, RepairRow, RepairTable
 from regrow.records.specs import RepairSpec
 from regrow.repair.assess import Distance, Reference, distance_to, reference_of
-from regrow.repair.book import Book
+from regrow.repair.book import TRAINING, Book
 from regrow.repair.cuts import Span, spans_of
 from regrow.repair.edits import Edit, InsertBlocks
 from regrow.repair.gather import gather, new_book
-from regrow.repair.method import Cut, Fitted
+from regrow.repair.method import Cut, Fitted, RepairMethod
 from regrow.repair.registry import REPAIRS
 
 _SHARED = ("calibration", "calibration_tokens", "chunk_tokens", "seed")
@@ -106,6 +106,29 @@ def fit_many(
     ``pruned`` is left as it came; apply the result you want. The specs may differ in anything but the calibration
     set. Methods that fit sequentially or train need further passes of their own. Errors as :func:`fit_repair`.
     """
+    found, table = fit_possible(
+        unpruned, pruned, calibration, specs, labels=labels, removed=removed, watch=watch, measure=measure, strict=True
+    )
+    return [one for one in found if isinstance(one, RepairResult)], table
+
+
+def fit_possible(
+    unpruned: LoadedModel,
+    pruned: LoadedModel,
+    calibration: CalibrationSet,
+    specs: Sequence[RepairSpec],
+    *,
+    labels: Sequence[str] | None = None,
+    removed: Sequence[int] | None = None,
+    watch: Watcher | None = None,
+    measure: bool = True,
+    strict: bool = False,
+) -> tuple[list[RepairResult | RegrowError], RepairTable]:
+    """Return, per spec, its result or the error that refused it, and the table of the results.
+
+    As :func:`fit_many`, but a method that cannot repair this cut (nothing to fold into, too few tokens) does not keep
+    the others from being fitted unless ``strict``. Raises RegrowError for what concerns all of them.
+    """
     _check_specs(specs)
     spans = _spans(unpruned, pruned, removed)
     methods = [REPAIRS.get(spec.method) for spec in specs]
@@ -115,28 +138,47 @@ def fit_many(
     book = new_book(unpruned.model, tuned=tuned)
     width = text_config_of(unpruned.model).hidden_size
     cut = Cut(unpruned.model, pruned.model, spans, width, calibration, tuned, watch)
-    for method, spec in zip(methods, specs):
-        method.plan(book, cut, spec)
-    started = time.perf_counter()
-    gather(book, unpruned.model, calibration, watch=watch)
-    pass_seconds = time.perf_counter() - started
+    found: list[RepairResult | RegrowError | None] = [
+        _refusal(method, cut, spec) for method, spec in zip(methods, specs)
+    ]
+    for refused in found:
+        if strict and isinstance(refused, RegrowError):
+            raise refused
+    planned = [number for number, refused in enumerate(found) if refused is None]
+    for number in planned:
+        methods[number].plan(book, cut, specs[number])
+    pass_seconds = 0.0
+    if planned:
+        started = time.perf_counter()
+        gather(book, unpruned.model, calibration, watch=watch)
+        pass_seconds = time.perf_counter() - started
 
     reference, before = None, None
-    if measure:
+    if measure and planned:
         reference = reference_of(unpruned.model, calibration, spans, tuned=tuned)
         before = distance_to(reference, pruned.model, [span.after_block + 1 for span in spans])
-    results: list[RepairResult] = []
-    for number, (method, spec) in enumerate(zip(methods, specs)):
+    for number in planned:
+        method, spec = methods[number], specs[number]
+        label = labels[number] if labels else ""
         if watch is not None:
-            watch.begin(f"fitting {spec.method}")
+            watch.begin(f"fitting {label or spec.method}")
         started = time.perf_counter()
-        fitted = method.fit(book, cut, spec)
+        try:
+            fitted = method.fit(book, cut, spec)
+        except RegrowError as error:
+            if strict:
+                raise
+            found[number] = error
+            if watch is not None:
+                watch.end("refused")
+            continue
         seconds = time.perf_counter() - started
         after = _tried(pruned, fitted, reference, spans)
         row = _row(spec, fitted, before, after, reference, book, seconds, portable=method.portable)
-        results.append(RepairResult(row.model_copy(update={"label": labels[number] if labels else ""}), fitted.edits))
+        found[number] = RepairResult(row.model_copy(update={"label": label}), fitted.edits)
         if watch is not None:
             watch.end(_summary(row))
+    done = [one for one in found if one is not None]
     table = RepairTable(
         removed_blocks=tuple(block for span in spans for block in span.blocks),
         unpruned_blocks=len(blocks_of(unpruned.model)),
@@ -144,9 +186,18 @@ def fit_many(
         calibration_fingerprint=calibration.fingerprint,
         calibration_tokens=calibration.tokens,
         pass_seconds=pass_seconds,
-        rows=tuple(result.row for result in results),
+        rows=tuple(one.row for one in done if isinstance(one, RepairResult)),
     )
-    return results, table
+    return done, table
+
+
+def _refusal(method: RepairMethod, cut: Cut, spec: RepairSpec) -> RegrowError | None:
+    """Return why ``method`` cannot be planned for this cut, None when it can; nothing is ordered."""
+    try:
+        method.plan(new_book(cut.unpruned), cut, spec)
+    except RegrowError as error:
+        return error
+    return None
 
 
 def _check_specs(specs: Sequence[RepairSpec]) -> None:
@@ -225,7 +276,7 @@ def _row(
         added_parameters=sum(edit.added_parameters for edit in fitted.edits),
         flops_per_token=sum(edit.flops_per_token for edit in fitted.edits),
         portable=portable,
-        tokens=book.tokens["fit"],
+        tokens=sum(book.tokens[split] for split in TRAINING),
         held_out_tokens=reference.tokens if reference else book.tokens["held"],
         fit_seconds=seconds,
         bridges=tuple(facts for edit in fitted.edits if (facts := edit.facts) is not None),

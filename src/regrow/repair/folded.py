@@ -55,10 +55,13 @@ class ReplaceMe:
     portable: bool = True
     tunes: bool = False
 
+    @property
+    def heeds(self) -> tuple[str, ...]:
+        return ("passes", "skip_first") if self.cosine else ("ridge", "ridge_choice", "rows", "skip_first")
+
     def plan(self, book: Book, cut: Cut, spec: RepairSpec) -> None:
         """Order the sums of Y - Z on M, or a sample of rows of M, Z and Y."""
-        heeded = ("passes", "skip_first") if self.cosine else ("ridge", "ridge_choice", "rows", "skip_first")
-        refuse_options(self.name, spec, heeded)
+        refuse_options(self.name, spec, self.heeds)
         for span in cut.spans:
             projection_before(cut, span)
             want_errors(book, span)
@@ -86,7 +89,7 @@ class ReplaceMe:
                 ridge = Ridge(spec.ridge or 0.0)
                 if spec.ridge_choice == "held-out":
                     ridge, _ = choose_ridge(
-                        book.problem(x, y, rule),
+                        book.problem(x, y, rule, "fit"),
                         book.problem(x, y, rule, "tune"),
                         intercept=False,
                         toward_identity=True,
@@ -134,9 +137,13 @@ class Fold:
     portable: bool = True
     tunes: bool = True
 
+    @property
+    def heeds(self) -> tuple[str, ...]:
+        return ("ridge", "ridge_choice", "rows", "skip_first")
+
     def plan(self, book: Book, cut: Cut, spec: RepairSpec) -> None:
         """Order the sums of Y - h_a on u."""
-        refuse_options(self.name, spec, ("ridge", "ridge_choice", "rows", "skip_first"))
+        refuse_options(self.name, spec, self.heeds)
         for span in cut.spans:
             projection_before(cut, span)
             want_errors(book, span)
@@ -159,7 +166,9 @@ class Fold:
                 tune = book.problem(x, y, rule, "tune")
                 if tune.rows == 0:
                     raise ModelError("no sequence is left for choosing the ridge", hint="name one: --ridge 1e-2")
-                ridge, _ = choose_ridge(problem, tune, intercept=free_bias, toward_identity=False)
+                ridge, _ = choose_ridge(
+                    book.problem(x, y, rule, "fit"), tune, intercept=free_bias, toward_identity=False
+                )
             fit = least_squares(problem, ridge, intercept=free_bias, toward_identity=False, what=str(span))
             change, shift = fit.operator.matrix, fit.operator.offset
             old_bias = projection.bias

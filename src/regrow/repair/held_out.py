@@ -22,7 +22,7 @@ def want_errors(book: Book, span: Span) -> None:
 def errors_of(book: Book, span: Span, operator: Affine, ridge: float = math.nan) -> SpanFit:
     """Return the relative errors of ``operator`` on the unpruned model's stream at ``span``."""
     x, y = stream(span.entering), stream(span.leaving)
-    fitted = book.problem(x, y, MEASURED, "fit")
+    fitted = book.problem(x, y, MEASURED)
     held = book.problem(x, y, MEASURED, "held")
     return SpanFit(
         span,

@@ -58,24 +58,38 @@ class RepairMethod(Protocol):
     """Two steps around one shared pass: ``plan`` orders sums in the book, ``fit`` solves from them.
 
     ``portable``: the result is a plain checkpoint. ``tunes``: lambda is chosen on held-out tokens unless the spec
-    names one. ``plan`` refuses options that the method would not heed (:func:`refuse_options`).
+    names one. ``heeds`` names the options of a RepairSpec that mean something to it; ``plan`` refuses the others
+    (:func:`refuse_options`).
     """
 
     portable: bool
     tunes: bool
+
+    @property
+    def heeds(self) -> tuple[str, ...]: ...
 
     def plan(self, book: Book, cut: Cut, spec: RepairSpec) -> None: ...
 
     def fit(self, book: Book, cut: Cut, spec: RepairSpec) -> Fitted: ...
 
 
-_COMMON = frozenset(("method", "calibration", "calibration_tokens", "chunk_tokens", "seed"))
+COMMON = frozenset(("method", "calibration", "calibration_tokens", "chunk_tokens", "seed"))
+"""What every method heeds."""
+
+
+def set_options(spec: RepairSpec) -> tuple[str, ...]:
+    """Return the options of ``spec``, other than the common ones, that are not at their default."""
+    return tuple(
+        name
+        for name, field in type(spec).model_fields.items()
+        if name not in COMMON and getattr(spec, name) != field.default
+    )
 
 
 def refuse_options(method: str, spec: RepairSpec, heeded: Sequence[str]) -> None:
     """Raise ConfigError when ``spec`` sets an option that ``method`` would silently ignore."""
-    for name, field in type(spec).model_fields.items():
-        if name in _COMMON or name in heeded or getattr(spec, name) == field.default:
+    for name in set_options(spec):
+        if name in heeded:
             continue
         raise ConfigError(
             f"the repair '{method}' has no use for {name}={getattr(spec, name)!r}",

@@ -1,5 +1,5 @@
 """All repairs by name. ``portable``: whether the result loads in any program; ``trains``: whether it takes gradient
-steps."""
+steps; ``needs``: what it asks of the cut or the model, nothing where it is absent."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from regrow.repair.method import RepairMethod
 
 REPAIRS: Registry[RepairMethod] = Registry("repair", entry_point_group="regrow.repairs")
+
+_FOLDING = "a block before the cut whose MLP is added to the stream without a norm"
 
 REPAIRS.declare(
     "lra",
@@ -51,6 +53,7 @@ REPAIRS.declare(
     paper="2505.24680",
     portable="no",
     trains="no",
+    needs="a stream width with a Hadamard matrix",
 )
 REPAIRS.declare(
     "linear-patch-diag",
@@ -67,6 +70,7 @@ REPAIRS.declare(
     paper="2505.24680",
     portable="no",
     trains="yes",
+    needs="a stream width with a Hadamard matrix",
 )
 REPAIRS.declare(
     "replace-me",
@@ -75,6 +79,7 @@ REPAIRS.declare(
     paper="2505.02819",
     portable="yes",
     trains="no",
+    needs=_FOLDING,
 )
 REPAIRS.declare(
     "replace-me-cosine",
@@ -83,6 +88,7 @@ REPAIRS.declare(
     paper="2505.02819",
     portable="yes",
     trains="yes",
+    needs=_FOLDING,
 )
 REPAIRS.declare(
     "fold",
@@ -91,6 +97,7 @@ REPAIRS.declare(
     paper="regrow",
     portable="yes",
     trains="no",
+    needs=_FOLDING,
 )
 REPAIRS.declare(
     "streamline-block",
@@ -99,4 +106,5 @@ REPAIRS.declare(
     paper="2403.19135",
     portable="yes",
     trains="yes",
+    needs="a run of two removed blocks",
 )

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from regrow.errors import DataError
-from regrow.repair.book import Rows
+from regrow.repair.book import TRAINING, Rows
 from regrow.repair.signals import Signal, Source, value_of
 from regrow.seeding import stream as random_stream
 
@@ -32,7 +32,7 @@ class Reservoir:
         return frozenset(signal for part in self.parts for _, signal in part)
 
     def add(self, rows: Rows) -> None:
-        chosen = rows.chosen("fit", self.skip_first)
+        chosen = rows.chosen(TRAINING, self.skip_first)
         values = [value_of(part, rows.signals)[chosen].float().cpu() for part in self.parts]
         fresh = len(values[0])
         if not fresh:

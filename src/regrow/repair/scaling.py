@@ -9,7 +9,7 @@ import torch
 
 from regrow.models.bridges import Bridge, ScalingBridge
 from regrow.records.specs import RepairSpec
-from regrow.repair.book import Book, Rows
+from regrow.repair.book import TRAINING, Book, Rows
 from regrow.repair.cuts import Span
 from regrow.repair.distill import distil
 from regrow.repair.edits import AttachBridge
@@ -37,7 +37,7 @@ class MagnitudeRatio:
         return frozenset((self.entering, self.leaving))
 
     def add(self, rows: Rows) -> None:
-        counted = rows.chosen("fit", self.skip_first)
+        counted = rows.chosen(TRAINING, self.skip_first)
         used = counted.any(dim=1)
         if not bool(used.any()):
             return
@@ -71,9 +71,13 @@ class LinearPatch:
     portable: bool = False
     tunes: bool = False
 
+    @property
+    def heeds(self) -> tuple[str, ...]:
+        return ("passes", "skip_first") if self.distil_passes else ("skip_first",)
+
     def plan(self, book: Book, cut: Cut, spec: RepairSpec) -> None:
         """Order the magnitude ratios of every run."""
-        refuse_options(self.name, spec, ("passes", "skip_first") if self.distil_passes else ("skip_first",))
+        refuse_options(self.name, spec, self.heeds)
         basis = self._basis(cut.width)
         for span in cut.spans:
             want_errors(book, span)
