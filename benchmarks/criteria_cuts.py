@@ -1,134 +1,253 @@
-"""What every criterion removes from one model at several counts, what perplexity that leaves, and how far they agree.
+"""What every criterion removes from one model at several counts, what that leaves, and how far the criteria agree.
 
-Calibration: the bundled calibration text, or ``--calibration``; perplexity: the bundled evaluation text in windows of
-256 tokens, from cuts followed through the model, so nothing is saved. The second table is about WRP, which runs no
-forward pass and is derived from an abstract: overlap of its cut, for each of its similarities, with those of the
-criteria that read activations.
+Calibration: the bundled calibration text, or ``--calibration``. What is left is measured as ``regrow eval`` does it:
+perplexity on the bundled evaluation text and the six capabilities of the mini suite (``--items`` dev items each).
+Criteria that choose the same cut share one measurement. The last table is about WRP, which runs no forward pass and is
+derived from an abstract: overlap of its cut, for each of its similarities, with those of the criteria that read
+activations.
 
-Run: python benchmarks/criteria_cuts.py [--model embedded:smollm2-135m] [--remove 2,4,7] [--output cuts.json]
+Every answer and every measurement is kept in the folder ``--output`` as soon as it is there; the same command goes on
+after a stop, and ``--stop-after SECONDS`` begins nothing new after that time. The tables are printed when all is there.
+
+Run: python benchmarks/criteria_cuts.py --output cuts [--model embedded:smollm2-135m] [--remove 2,4,7] [--items 12]
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import dataclasses
 import math
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 SIMILARITIES = ("gram", "cosine", "subspace")
 ACTIVATION_BASED = ("block-influence", "angular", "streamline", "lorp", "perplexity", "greedy-perplexity", "taylor")
+SHORT = {
+    "structured_output": "JSON",
+    "function_calling": "calls",
+    "instruction_following": "instr.",
+    "math": "math",
+    "safety": "safety",
+    "knowledge": "know.",
+}
 
 
-def answers_of(model, calibration, criteria: list[str], counts: list[int]) -> dict[str, dict[int, Any]]:
-    """Return criterion -> count -> answer, with one similarity record and one oracle for all."""
+class Stopped(Exception):
+    """The time of this call is used up."""
+
+
+class Clock:
+    """Raises :class:`Stopped` when new work would begin too late."""
+
+    def __init__(self, seconds: float) -> None:
+        self._until = time.monotonic() + seconds
+
+    def check(self) -> None:
+        if time.monotonic() > self._until:
+            raise Stopped
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def answers_of(loaded, options, names: list[str], counts: list[int], clock: Clock) -> dict[str, dict[int, Any]]:
+    """Return criterion -> count -> answer; one similarity record and one oracle serve all that can use them."""
     from regrow.criteria.objective import Objective, text_batches
     from regrow.criteria.ranking import reads_similarity, score_blocks
-    from regrow.criteria.similarity import similarity
+    from regrow.criteria.similarity import kept_similarity
+    from regrow.data.calibration import load_calibration
+    from regrow.records.atomic import write_text
+    from regrow.records.results import LayerScores
 
-    record = similarity(model, calibration) if any(reads_similarity(name) for name in criteria) else None
-    oracle = Objective(model, text_batches(calibration, 1))
-    found: dict[str, dict[int, Any]] = {}
-    for name in criteria:
+    folder = options.output / "answers"
+    calibration = load_calibration(options.calibration, loaded.tokenizer, tokens=options.tokens, chunk_tokens=256)
+    oracle: list[Objective] = []
+    found: dict[str, dict[int, LayerScores]] = {}
+    for name in names:
         base, _, kind = name.partition("/")
-        options: dict[str, Any] = {"similarity": kind} if kind else {}
+        files = {count: folder / f"{name.replace('/', '-')}-{count}.json" for count in counts}
+        if all(file.exists() for file in files.values()):
+            found[name] = {c: LayerScores.model_validate_json(file.read_text("utf-8")) for c, file in files.items()}
+            continue
+        clock.check()
+        began = time.monotonic()
+        settings: dict[str, Any] = {"similarity": kind} if kind else {}
         if base in ("perplexity", "greedy-perplexity"):
-            options["objective"] = oracle
-        for count in counts:
-            answer = score_blocks(base, model, calibration, remove=count, record=record, options=options)
-            found.setdefault(name, {})[count] = answer
-            print(f"{name} {count}: {answer.removed}", file=sys.stderr, flush=True)
+            oracle = oracle or [Objective(loaded.model, text_batches(calibration, 1))]
+            settings["objective"] = oracle[0]
+        record = kept_similarity(loaded.model, calibration, options.output) if reads_similarity(base) else None
+        found[name] = {
+            count: score_blocks(base, loaded.model, calibration, remove=count, record=record, options=settings)
+            for count in counts
+        }
+        for count, answer in found[name].items():
+            write_text(files[count], answer.model_dump_json(indent=1) + "\n")
+        say(f"{name}: {[answer.removed for answer in found[name].values()]}, {time.monotonic() - began:.0f} s")
     return found
 
 
-def perplexities(model, text, answers: dict[str, dict[int, Any]]) -> tuple[float, dict[str, dict[int, float]]]:
-    """Return the perplexity of the whole model and of every cut; merges are applied where the answer carries them."""
-    from regrow.criteria.merging import merge_blocks, merges_of
-    from regrow.criteria.objective import Objective, text_batches
+def cut_key(answer) -> str:
+    """Return the name of what an answer leaves: its removed blocks, and the merges where it merges."""
+    from regrow.criteria.merging import merges_of
 
-    oracle = Objective(model, text_batches(text, 1))
-    found: dict[str, dict[int, float]] = {}
-    for name, by_count in answers.items():
-        for count, answer in by_count.items():
-            merges = merges_of(answer)
-            asked = (
-                oracle if not merges else Objective(merge_blocks(copy.deepcopy(model), merges), text_batches(text, 1))
-            )
-            found.setdefault(name, {})[count] = math.exp(min(asked(answer.removed), 700.0))
-    return math.exp(oracle.whole), found
+    merges = "".join(f"-m{m.into}.{'.'.join(map(str, m.absorbed))}" for m in merges_of(answer))
+    return "cut-" + "-".join(map(str, answer.removed)) + merges
+
+
+def measure(loaded, options, wanted: dict[str, Any], clock: Clock) -> dict[str, Path]:
+    """Return cut -> folder of its evaluation, measured now or found there; "unpruned" is the whole model."""
+    from regrow.cli.output import SilentWatcher
+    from regrow.criteria.merging import merge_blocks, merges_of
+    from regrow.records.checkpoint import CheckpointFacts
+    from regrow.records.specs import EvalSpec
+    from regrow.study.stages.evaluate import evaluate
+    from regrow.surgery import remove_blocks
+
+    spec = EvalSpec(split="dev", items=options.items, perplexity=True)
+    folders = {}
+    for done, (key, answer) in enumerate(wanted.items()):
+        folder = folders[key] = options.output / "evaluations" / key
+        if (folder / "result.json").exists():
+            continue
+        clock.check()
+        began = time.monotonic()
+        subject = loaded
+        if answer is not None:
+            model = copy.deepcopy(loaded.model)
+            count = model.config.num_hidden_layers
+            remove_blocks(merge_blocks(model, merges_of(answer)), answer.removed)
+            facts = CheckpointFacts(source=loaded.source, unpruned_blocks=count, removed_blocks=answer.removed)
+            subject = dataclasses.replace(loaded, model=model, facts=facts)
+        evaluate(options.model, spec, folder, watch=SilentWatcher(), label=key, loaded=subject, dtype=options.dtype)
+        say(f"{key}: {time.monotonic() - began:.0f} s, {done + 1} of {len(wanted)}")
+    return folders
 
 
 def jaccard(one, other) -> float:
     return len(set(one) & set(other)) / len(set(one) | set(other))
 
 
+def percent(cell) -> str:
+    if not math.isfinite(cell.value):
+        return "-"
+    limits = f" ({100 * cell.low:.0f}-{100 * cell.high:.0f})" if math.isfinite(cell.low) else ""
+    return f"{100 * cell.value:.0f}{limits}"
+
+
+def perplexity(cell) -> str:
+    digits = 1 if cell.value < 1000 else 0
+    return f"{cell.value:,.{digits}f} ({cell.low:,.{digits}f}-{cell.high:,.{digits}f})"
+
+
+def cut_tables(answers, counts: list[int], folders: dict[str, Path]) -> Iterator[str]:
+    """Yield the lines of one table a count: blocks, perplexity, capped mean of retention and scores, with intervals."""
+    from regrow.report.inputs import pair, read_evaluations
+    from regrow.report.tables import main_table
+
+    for count in counts:
+        keys = list(dict.fromkeys(cut_key(by_count[count]) for by_count in answers.values()))
+        table = main_table(pair(read_evaluations([folders["unpruned"], *(folders[key] for key in keys)])))
+        place = {column.label: index for index, column in enumerate(table.columns)}
+        rows = {row.key: row for row in table.rows}
+        capped = next(summary for summary in table.summaries if summary.key == "capped_mean")
+        capabilities = [name for name in SHORT if name in rows]
+        yield ""
+        yield f"### {count} blocks removed"
+        yield ""
+        yield "| criterion | removed | perplexity | kept | " + " | ".join(SHORT[name] for name in capabilities) + " |"
+        yield "|---|---|---:|---:|" + "---:|" * len(capabilities)
+        lines = [("(none)", "unpruned", "")]
+        for name, by_count in answers.items():
+            answer = by_count[count]
+            lines.append((name, cut_key(answer), ", ".join(map(str, answer.removed))))
+        for name, key, removed in lines:
+            at = place[key]
+            cells = [perplexity(rows["perplexity"].cells[at]), percent(capped.cells[at])]
+            cells += [percent(rows[capability].cells[at]) for capability in capabilities]
+            yield f"| {name} | {removed} | " + " | ".join(cells) + " |"
+
+
+def agreement_table(answers, counts: list[int]) -> Iterator[str]:
+    """Yield the lines of the table of WRP's overlap with the criteria that read activations."""
+    readers = [name for name in answers if name in ACTIVATION_BASED]
+    derived = [name for name in answers if name.startswith("wrp/")]
+    if not readers or not derived:
+        return
+    yield ""
+    yield f"### Jaccard overlap of WRP's cut with the activation-based ones, {' / '.join(map(str, counts))} blocks"
+    yield ""
+    yield "| similarity | " + " | ".join(readers) + " | mean |"
+    yield "|---|" + "---:|" * (len(readers) + 1)
+    for name in derived:
+        shares = {
+            reader: [jaccard(answers[name][c].removed, answers[reader][c].removed) for c in counts]
+            for reader in readers
+        }
+        mean = sum(map(sum, shares.values())) / (len(readers) * len(counts))
+        cells = [" / ".join(f"{share:.2f}" for share in shares[reader]) for reader in readers]
+        yield f"| {name.removeprefix('wrp/')} | " + " | ".join(cells) + f" | {mean:.2f} |"
+
+
+def chance_overlap(removed: int, free: int) -> float:
+    """Return the expected Jaccard overlap of two uniformly drawn cuts of ``removed`` of ``free`` blocks."""
+    total = 0.0
+    for shared in range(max(0, 2 * removed - free), removed + 1):
+        ways = math.comb(removed, shared) * math.comb(free - removed, removed - shared)
+        total += ways * shared / (2 * removed - shared)
+    return total / math.comb(free, removed)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, required=True, help="folder of answers and evaluations")
     parser.add_argument("--model", default="embedded:smollm2-135m")
     parser.add_argument("--remove", default="2,4,7")
     parser.add_argument("--calibration", default="bundled")
     parser.add_argument("--tokens", type=int, default=4096)
     parser.add_argument("--criteria", help="comma-separated; default: all")
+    parser.add_argument("--items", type=int, default=12, help="dev items per capability")
     parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--output", type=Path, help="write everything as JSON")
+    parser.add_argument("--stop-after", type=float, default=math.inf, help="seconds after which nothing new begins")
     options = parser.parse_args()
+    clock = Clock(options.stop_after)
 
     from regrow.criteria.registry import CRITERIA
-    from regrow.data.calibration import load_calibration
+    from regrow.models.families import blocks_of
     from regrow.models.load import load_model
-    from regrow.records.atomic import write_json
+    from regrow.records.store import RunFolder
 
-    loaded = load_model(options.model, dtype=options.dtype, device="cpu")
     counts = [int(count) for count in options.remove.split(",")]
     chosen = options.criteria.split(",") if options.criteria else CRITERIA.names()
     names = [name for name in chosen if name != "wrp"]
     names += [f"wrp/{kind}" for kind in SIMILARITIES if "wrp" in chosen]
-    calibration = load_calibration(options.calibration, loaded.tokenizer, tokens=options.tokens, chunk_tokens=256)
-    text = load_calibration("bundled-evaluation", loaded.tokenizer, tokens=10**6, chunk_tokens=256, shuffle=False)
-    answers = answers_of(loaded.model, calibration, names, counts)
-    whole, left = perplexities(loaded.model, text, answers)
-
+    asked = {key: value for key, value in vars(options).items() if key not in ("output", "stop_after", "criteria")}
+    RunFolder(options.output).claim("criteria cuts", asked)
+    loaded = load_model(options.model, dtype=options.dtype, device="cpu")
+    try:
+        answers = answers_of(loaded, options, names, counts, clock)
+        wanted: dict[str, Any] = {"unpruned": None}
+        wanted |= {cut_key(answer): answer for by_count in answers.values() for answer in by_count.values()}
+        folders = measure(loaded, options, wanted, clock)
+    except Stopped:
+        say("stopped; the same command goes on")
+        sys.exit(75)
+    free = len(blocks_of(loaded.model)) - 1
     print(
-        f"Perplexity with all blocks: {whole:.1f} ({text.tokens:,} tokens). "
-        f"Calibration: {calibration.name}, {calibration.tokens:,} tokens.\n"
+        f"{options.model}, {options.dtype}; criteria read {options.tokens:,} tokens of '{options.calibration}'; "
+        f"{options.items} dev items a capability; {len(folders) - 1} distinct cuts; 95 % intervals in brackets."
     )
-    print("| criterion | " + " | ".join(f"{count} removed | perplexity" for count in counts) + " |")
-    print("|---|" + "---|---:|" * len(counts))
-    for name in names:
-        cells = [f"{', '.join(map(str, answers[name][c].removed))} | {left[name][c]:.1f}" for c in counts]
-        print(f"| {name} | " + " | ".join(cells) + " |")
-    readers = [name for name in names if name in ACTIVATION_BASED]
-    derived = [name for name in names if name.startswith("wrp/")]
-    if readers and derived:
-        print(
-            "\nJaccard overlap of WRP's cut with each activation-based one, "
-            + ", ".join(map(str, counts))
-            + " blocks:\n"
-        )
-        print("| similarity | " + " | ".join(readers) + " | mean |")
-        print("|---|" + "---:|" * (len(readers) + 1))
-        for name in derived:
-            shares = {
-                reader: [jaccard(answers[name][c].removed, answers[reader][c].removed) for c in counts]
-                for reader in readers
-            }
-            mean = sum(map(sum, shares.values())) / (len(readers) * len(counts))
-            cells = [" / ".join(f"{share:.2f}" for share in shares[reader]) for reader in readers]
-            print(f"| {name.removeprefix('wrp/')} | " + " | ".join(cells) + f" | {mean:.2f} |")
-    if options.output:
-        write_json(
-            options.output,
-            {
-                "model": options.model,
-                "perplexity_of_all_blocks": whole,
-                "answers": {
-                    name: {str(c): answer.model_dump(mode="json") for c, answer in by_count.items()}
-                    for name, by_count in answers.items()
-                },
-                "perplexities": {name: {str(c): v for c, v in by_count.items()} for name, by_count in left.items()},
-            },
-        )
+    for line in (*cut_tables(answers, counts, folders), *agreement_table(answers, counts)):
+        print(line)
+    print(
+        f"\nTwo cuts drawn at random from {free} free blocks overlap by "
+        + " / ".join(f"{chance_overlap(count, free):.2f}" for count in counts)
+        + " on average."
+    )
 
 
 if __name__ == "__main__":

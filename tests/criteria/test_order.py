@@ -19,10 +19,23 @@ def test_counts_and_shares(wanted, count):
     assert removal_count(wanted, 30) == count
 
 
-@pytest.mark.parametrize("wanted", ["0", "30", "-1", "1.5", "100%", "0.001", "many", "nan", "inf", ""])
+@pytest.mark.parametrize(
+    "wanted", ["0", "30", "-1", "1.5", "100%", "0.001", "many", "nan", "inf", "nan%", "inf%", "-inf%", "1e400", "%", ""]
+)
 def test_impossible_counts_are_refused(wanted):
     with pytest.raises(ConfigError):
         removal_count(wanted, 30)
+
+
+def test_a_share_that_comes_to_nothing_is_said_in_blocks():
+    with pytest.raises(ConfigError, match="cannot remove '1%' of 30 blocks, which is 0"):
+        removal_count("1%", 30)
+
+
+def test_a_model_of_one_block_is_not_asked_for_a_count_from_1_to_0():
+    with pytest.raises(ConfigError, match="one block has none to spare") as caught:
+        removal_count("1", 1)
+    assert "1 to 0" not in (caught.value.hint or "")
 
 
 def test_protection_counts_from_both_ends():
@@ -40,7 +53,7 @@ def test_more_than_the_free_blocks_is_refused_with_the_limit(remove, protect, mo
 
 
 def test_the_methods_own_protection_is_named():
-    with pytest.raises(ConfigError, match="1 are protected, 1 more by lorp itself"):
+    with pytest.raises(ConfigError, match="1 protected, 1 more by lorp itself"):
         candidates("lorp", 4, remove=3, protect=(0,), own=(0, -1))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,13 +28,15 @@ def guided_choice(
     generator: np.random.Generator | None = None,
     max_tokens: int = 512,
     name: str = "guided",
+    on_work: Callable[[float], None] | None = None,
 ) -> tuple[LayerScores, SearchResult]:
     """Return the cut found for the least NLL of the answers, as a criterion's answer, and the search's own result.
 
     ``examples`` are (prompt ids, answer ids) of one capability, right answers to its dev items; only answer tokens are
     scored. ``algorithm`` and ``budget`` (block forwards) are those of :func:`regrow.criteria.search.search`.
+    ``on_work`` is told the block forwards so far.
     """
-    objective = Objective(model, answer_batches(examples, max_tokens=max_tokens))
+    objective = Objective(model, answer_batches(examples, max_tokens=max_tokens), on_work=on_work)
     result = search(
         objective,
         algorithm,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -96,7 +96,8 @@ class Objective:
 
     ``kind`` "nll": negative log-likelihood of the text; "kl": divergence of the cut model's predictions from those of
     the whole model, KL(whole || cut). ``block_forwards`` counts work in units of one block run over all tokens,
-    ``evaluations`` the cuts evaluated. Values are exact: the same as from a model that was really cut.
+    ``evaluations`` the cuts evaluated; ``on_work`` is told the block forwards so far. Values are exact: the same as
+    from a model that was really cut.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class Objective:
         kind: Kind = "nll",
         kept_bytes: int = KEPT_STATES_BYTES,
         live_bytes: int = LIVE_STATES_BYTES,
+        on_work: Callable[[float], None] | None = None,
     ) -> None:
         if not batches:
             raise DataError("there is no text to score", hint="give a calibration text")
@@ -115,6 +117,7 @@ class Objective:
         self.kind = kind
         self.block_forwards = 0.0
         self.evaluations = 0
+        self._on_work = on_work
         self._model = model
         self._device = next(model.parameters()).device
         self._head = Head(model)
@@ -224,7 +227,7 @@ class Objective:
         ids = self._batches[number].input_ids.to(self._device)
         scored = self._batches[number].scored.to(self._device).flatten().nonzero().squeeze(1)
         replay = Replay(self._model, ids, trunk.__setitem__)
-        self.block_forwards += self.blocks * ids.numel() / self._all_tokens
+        self._count(self.blocks * ids.numel())
         batch = _OpenBatch(replay, scored, ids.roll(-1, dims=1).flatten()[scored])
         final = self._final(batch, trunk.pop(self.blocks))
         if self.kind == "kl":
@@ -291,8 +294,13 @@ class Objective:
                 continue
             stacked = replay.run(block, torch.cat([states[path] for path in part]))
             found.update(zip(part, stacked.split(replay.rows), strict=True))
-        self.block_forwards += len(paths) * replay.rows * replay.tokens / self._all_tokens
+        self._count(len(paths) * replay.rows * replay.tokens)
         return found
+
+    def _count(self, block_tokens: int) -> None:
+        self.block_forwards += block_tokens / self._all_tokens
+        if self._on_work is not None:
+            self._on_work(self.block_forwards)
 
     def _final(self, batch: _OpenBatch, state: torch.Tensor) -> torch.Tensor:
         """Return the normed hidden states (scored tokens, width) that the head reads."""

@@ -14,17 +14,22 @@ def removal_count(wanted: str | int | float, blocks: int) -> int:
 
     Raises ConfigError when it is not a number, below one block, or all of them.
     """
+    if blocks < 2:
+        raise ConfigError("a model with one block has none to spare", hint="use a model with at least two blocks")
     text = str(wanted).strip()
     hint = f"give a count from 1 to {blocks - 1} or a share such as 25%"
     try:
         value = float(text.removesuffix("%"))
     except ValueError as error:
         raise ConfigError(f"'{wanted}' is not a number of blocks to remove", hint=hint) from error
+    if not math.isfinite(value):
+        raise ConfigError(f"'{wanted}' is not a number of blocks to remove", hint=hint)
     share = text.endswith("%") or 0 < value < 1
     if share:
         value = round((value / 100 if text.endswith("%") else value) * blocks)
-    if not math.isfinite(value) or value != int(value) or not 1 <= value < blocks:
-        raise ConfigError(f"cannot remove '{wanted}' of {blocks} blocks", hint=hint)
+    if value != int(value) or not 1 <= value < blocks:
+        meant = f", which is {value:.0f}" if share else ""
+        raise ConfigError(f"cannot remove '{wanted}' of {blocks} blocks{meant}", hint=hint)
     return int(value)
 
 
@@ -55,8 +60,8 @@ def candidates(
     if remove > most:
         also = f", {len(methods)} more by {criterion} itself" if methods else ""
         raise ConfigError(
-            f"cannot remove {remove} of {blocks} blocks: {len(users)} are protected{also}",
-            hint=f"remove at most {most}, or protect fewer blocks",
+            f"cannot remove {remove} of {blocks} blocks: {len(users)} protected{also}",
+            hint=f"remove at most {most}, or protect fewer blocks" if most > 0 else "protect fewer blocks",
         )
     return allowed
 

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from regrow.criteria.order import candidates, windows
 from regrow.criteria.registry import CRITERIA
 from regrow.data.calibration import CalibrationSet
 from regrow.errors import ConfigError, DataError, did_you_mean
@@ -26,6 +27,21 @@ def needs_text(criterion: str) -> bool:
 def reads_similarity(criterion: str) -> bool:
     """Return whether a criterion reads the shared similarity record."""
     return dict(CRITERIA.entry(criterion).facts).get("reads") == "similarity"
+
+
+def kept_by(criterion: str) -> tuple[int, ...]:
+    """Return the blocks that a criterion itself never removes (negative indices count from the end)."""
+    keeps = dict(CRITERIA.entry(criterion).facts).get("keeps", "")
+    return tuple(int(index) for index in keeps.split(",") if index)
+
+
+def check_request(
+    criterion: str, blocks: int, *, remove: int, protect: Sequence[int], contiguous: bool = False
+) -> None:
+    """Raise ConfigError when a criterion cannot remove what is asked of ``blocks``: known before any pass is run."""
+    allowed = candidates(criterion, blocks, remove=remove, protect=protect, own=kept_by(criterion))
+    if contiguous or dict(CRITERIA.entry(criterion).facts).get("takes") == "one span":
+        windows(criterion, remove=remove, allowed=allowed)
 
 
 def score_blocks(
@@ -83,7 +99,7 @@ def rank(
     if not criteria:
         raise ConfigError("no criterion was named", hint=f"choose from: {', '.join(CRITERIA.names())}")
     for name in criteria:
-        CRITERIA.entry(name)
+        check_request(name, len(blocks_of(model)), remove=remove, protect=protect, contiguous=contiguous)
     readers = [name for name in criteria if reads_similarity(name)]
     if readers and record is None:
         if calibration is None:

@@ -1,8 +1,9 @@
 """Every criterion by name, with its paper, what it needs and what it costs; nothing is imported until it is used.
 
 Facts: ``needs`` (nothing, weights, text, gradients), ``cost`` in forward passes over the calibration text for a model
-of N blocks, ``reads`` ("similarity" where one shared pass serves several criteria), ``basis`` (paper, code: read in the
-authors' release, derived: reconstructed here).
+of N blocks, ``reads`` ("similarity" where one shared pass serves several criteria), ``keeps`` (indices of blocks that
+the method itself never removes), ``takes`` ("one span" where the cut is always unbroken), ``basis`` (paper, code: read
+in the authors' release, derived: reconstructed here).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _declare(
     "least change of direction: 1 - mean cos(h_l, h_l+1)",
     "arXiv:2403.03853",
     needs="text",
-    cost="1",
+    cost="1 forward pass for all that read it",
     reads="similarity",
     basis="paper",
 )
@@ -36,8 +37,9 @@ _declare(
     "span with the least angle between its ends at the last token",
     "arXiv:2403.17887",
     needs="text",
-    cost="1",
+    cost="1 forward pass for all that read it",
     reads="similarity",
+    takes="one span",
     basis="paper",
 )
 _declare(
@@ -46,8 +48,9 @@ _declare(
     "span with the highest cosine between its ends over all tokens",
     "arXiv:2403.19135",
     needs="text",
-    cost="1",
+    cost="1 forward pass for all that read it",
     reads="similarity",
+    takes="one span",
     basis="code",
 )
 _declare(
@@ -56,8 +59,9 @@ _declare(
     "clusters of similar blocks, thinned out one by one",
     "LoRP",
     needs="text",
-    cost="1",
+    cost="1 forward pass for all that read it",
     reads="similarity",
+    keeps="0, -1",
     basis="code",
 )
 _declare(
@@ -66,17 +70,25 @@ _declare(
     "the deepest blocks",
     "SHIFT-LLM",
     needs="nothing",
-    cost="0",
+    cost="0 forward passes",
     basis="paper",
 )
-_declare("random", "depth:random_order", "a seeded draw", "baseline", needs="nothing", cost="0", basis="baseline")
+_declare(
+    "random",
+    "depth:random_order",
+    "a seeded draw",
+    "baseline",
+    needs="nothing",
+    cost="0 forward passes",
+    basis="baseline",
+)
 _declare(
     "magnitude-l1",
     "magnitude:magnitude_l1",
     "smallest sum of |w|",
     "arXiv:2402.02834",
     needs="weights",
-    cost="0",
+    cost="0 forward passes",
     basis="code",
 )
 _declare(
@@ -85,7 +97,7 @@ _declare(
     "smallest sum of w^2",
     "arXiv:2402.02834",
     needs="weights",
-    cost="0",
+    cost="0 forward passes",
     basis="code",
 )
 _declare(
@@ -94,7 +106,7 @@ _declare(
     "smallest sum of |w dL/dw|",
     "arXiv:2402.02834",
     needs="text, gradients",
-    cost="3",
+    cost="1 forward and 1 backward pass",
     basis="code",
 )
 _declare(
@@ -103,7 +115,7 @@ _declare(
     "least perplexity with the block left out, one shot",
     "arXiv:2402.02834",
     needs="text",
-    cost="about N/2",
+    cost="about N/2 forward passes",
     basis="paper",
 )
 _declare(
@@ -112,17 +124,19 @@ _declare(
     "the same in rounds, each from the model as cut so far (SLEB)",
     "arXiv:2402.09025",
     needs="text",
-    cost="about n N/2 for n blocks",
+    cost="at most n N/2 forward passes for n blocks",
+    keeps="0, -1",
     basis="code",
 )
 _declare(
     "wrp",
     "weights:wrp",
-    "redundant output projections, grouped; no forward pass (derived from the abstract)",
+    "redundant output projections, grouped; derived from the abstract of its paper, which gives no formula",
     "Weight-Redundancy Pruning",
     needs="weights",
-    cost="0",
-    basis="derived",
+    cost="0 forward passes",
+    keeps="0, -1",
+    basis="derived from the abstract",
 )
 _declare(
     "laco",
@@ -130,6 +144,7 @@ _declare(
     "differences of deeper blocks folded into an earlier one while the final state stays similar",
     "arXiv:2402.11187",
     needs="text",
-    cost="up to N suffix passes",
+    cost="about N/2 forward passes",
+    keeps="0",
     basis="paper",
 )

@@ -4,26 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from regrow.capabilities.suites import suite
 from regrow.capabilities.teacher import build_pool
 from regrow.criteria.guided import guided_choice
+from regrow.criteria.objective import Objective, text_batches
 from regrow.criteria.order import removal_count
-from regrow.criteria.ranking import needs_text, rank, reads_similarity
+from regrow.criteria.ranking import check_request, needs_text, rank, reads_similarity
 from regrow.criteria.similarity import kept_similarity
-from regrow.errors import DataError
+from regrow.data.calibration import CalibrationSet
+from regrow.errors import ConfigError, DataError
 from regrow.models.cache import cache_folder
 from regrow.models.families import blocks_of
 from regrow.models.load import LoadedModel, load_model
-from regrow.protocols import Watcher
+from regrow.protocols import Capability, Watcher
 from regrow.records.ranking import Ranking
-from regrow.records.results import LayerScores
+from regrow.records.results import LayerScores, provenance
 from regrow.records.similarity import SimilarityRecord
 from regrow.records.specs import PruneSpec
 from regrow.seeding import stream
 from regrow.study.stages.calibration import calibration_of
+from regrow.study.stages.text_checks import fitting_chunks, overlap_warnings
 
 ALONE = "block-influence"
+SEARCHING = ("perplexity", "greedy-perplexity")
+"""Criteria that ask the same oracle; what one has asked costs the other nothing."""
 
 
 def rank_blocks(
@@ -36,6 +42,7 @@ def rank_blocks(
     suite_name: str = "mini",
     pools_folder: Path | None = None,
     records_folder: Path | None = None,
+    leave_out: bool = False,
     dtype: str = "auto",
     device: str = "auto",
 ) -> tuple[Ranking, SimilarityRecord | None]:
@@ -43,17 +50,28 @@ def rank_blocks(
 
     The record is kept in ``records_folder`` (default: the cache) under the hash of model, text and settings, so asking
     again costs no pass. ``guided_by`` adds, for each capability named, the cut that raises the loss on right answers
-    to its dev items least; the answers are the model's own. ``spec.criterion`` is not read.
+    to its dev items least; the answers are the model's own. Criteria that cannot remove as many blocks are an error,
+    or with ``leave_out`` only a warning as long as one can. ``spec.criterion`` is not read.
     """
-    reading = [name for name in criteria if needs_text(name)]
+    guiding = [_guide(suite_name, name) for name in guided_by]
     watch.begin(f"loading {source}")
     loaded = load_model(source, dtype=dtype, device=device)
     count = len(blocks_of(loaded.model))
     watch.end(f"{count} blocks")
     remove = removal_count(spec.remove if spec.remove is not None else 2, count)
-    calibration = calibration_of(spec, loaded, watch=watch, pools_folder=pools_folder) if reading else None
-    readers = [name for name in criteria if reads_similarity(name)]
+    criteria, warnings = _able(criteria, count, remove, spec, leave_out)
+    reading = [name for name in criteria if needs_text(name)]
+    calibration = None
+    if reading:
+        if spec.calibration == "none":
+            raise DataError(
+                f"the criterion '{reading[0]}' needs a calibration text", hint="leave out --calibration, or name a text"
+            )
+        fitting = fitting_chunks(spec, loaded.model, note=watch.note)
+        calibration = calibration_of(fitting, loaded, watch=watch, pools_folder=pools_folder)
+        warnings += overlap_warnings(calibration, loaded.tokenizer)
     record = None
+    readers = [name for name in criteria if reads_similarity(name)]
     if readers and calibration is not None:
         watch.begin(f"reading {calibration.tokens:,} tokens of '{calibration.name}'", calibration.tokens, "tokens")
         record = kept_similarity(
@@ -64,10 +82,63 @@ def rank_blocks(
             on_progress=watch.advance,
         )
         watch.end()
-    answers: list[LayerScores] = []
-    ranking = None
+    answers = _answers(loaded, criteria, calibration, record, spec, remove, watch)
+    answers += [_guided(loaded, capability, spec, remove, watch) for capability in guiding]
+    found = Ranking(
+        model=source,
+        blocks=count,
+        remove=remove,
+        calibration=calibration.name if calibration is not None else "",
+        answers=tuple(answers),
+        warnings=tuple(warnings),
+        provenance=provenance(
+            {
+                "protect": list(spec.protect),
+                "contiguous": spec.contiguous,
+                "calibration_tokens": calibration.tokens if calibration is not None else 0,
+                "dtype": str(loaded.dtype).removeprefix("torch."),
+            },
+            seed=spec.seed,
+        ),
+    )
+    return found, record
+
+
+def _able(
+    criteria: Sequence[str], blocks: int, remove: int, spec: PruneSpec, leave_out: bool
+) -> tuple[list[str], list[str]]:
+    """Return the criteria that can remove as many blocks, and a warning for each that was left out."""
+    able, refusals = [], []
     for name in criteria:
-        watch.begin(f"{name} ranks the blocks")
+        try:
+            check_request(name, blocks, remove=remove, protect=spec.protect, contiguous=spec.contiguous)
+            able.append(name)
+        except ConfigError as error:
+            if not leave_out:
+                raise
+            refusals.append((name, error))
+    if refusals and not able:
+        raise refusals[0][1]
+    return able, [f"{name} is left out: {error}" for name, error in refusals]
+
+
+def _answers(
+    loaded: LoadedModel,
+    criteria: Sequence[str],
+    calibration: CalibrationSet | None,
+    record: SimilarityRecord | None,
+    spec: PruneSpec,
+    remove: int,
+    watch: Watcher,
+) -> list[LayerScores]:
+    answers: list[LayerScores] = []
+    oracle: Objective | None = None
+    for name in criteria:
+        watch.begin(f"{name} ranks the blocks", None, "block passes" if name in SEARCHING else "")
+        options: dict[str, dict[str, Any]] = {}
+        if name in SEARCHING and calibration is not None:
+            oracle = oracle or Objective(loaded.model, text_batches(calibration), on_work=watch.advance)
+            options[name] = {"objective": oracle}
         ranking, _ = rank(
             loaded.model,
             calibration,
@@ -77,46 +148,41 @@ def rank_blocks(
             contiguous=spec.contiguous,
             seed=spec.seed,
             record=record,
+            options=options,
         )
         answers += ranking.answers
         watch.end("removes " + ", ".join(map(str, answers[-1].removed)))
-    for name in guided_by:
-        answers.append(_guided(loaded, name, spec, remove, suite_name, watch))
-    assert answers
-    found = Ranking(
-        model=source,
-        blocks=count,
-        remove=remove,
-        calibration=calibration.name if calibration is not None else "",
-        answers=tuple(answers),
-        warnings=ranking.warnings if ranking is not None else (),
-        provenance=ranking.provenance if ranking is not None else None,
-    )
-    return found, record
+    return answers
 
 
-def _guided(
-    loaded: LoadedModel, name: str, spec: PruneSpec, remove: int, suite_name: str, watch: Watcher
-) -> LayerScores:
+def _guide(suite_name: str, name: str) -> Capability:
     capability = suite(suite_name, [name])[0]
-    watch.begin(f"answering dev items of {name.replace('_', ' ')}")
-    examples: list[tuple[Sequence[int], Sequence[int]]]
     if capability.kind == "likelihood":
         raise DataError(f"'{name}' is not answered by text", hint="name a generative capability with --for")
+    return capability
+
+
+def _guided(loaded: LoadedModel, capability: Capability, spec: PruneSpec, remove: int, watch: Watcher) -> LayerScores:
+    shown = capability.name.replace("_", " ")
+    watch.begin(f"answering dev items of {shown}")
     pool = build_pool(loaded, capability, list(capability.items("dev")), watch=watch)
+    examples: list[tuple[Sequence[int], Sequence[int]]]
     examples = [(entry.prompt_ids, entry.response_ids) for entry in pool.examples]
     watch.end(f"{len(examples)} right answers")
     if not examples:
-        raise DataError(f"the model answers no dev item of '{name}' right", hint="choose another capability with --for")
-    watch.begin(f"searching the cut that hurts {name.replace('_', ' ')} least")
+        raise DataError(
+            f"the model answers no dev item of '{capability.name}' right", hint="choose another capability with --for"
+        )
+    watch.begin(f"searching the cut that hurts {shown} least", None, "block passes")
     scores, _ = guided_choice(
         loaded.model,
         examples,
         remove=remove,
         protect=spec.protect,
         contiguous=spec.contiguous,
-        generator=stream(spec.seed, "guided", name),
-        name=f"for {name}",
+        generator=stream(spec.seed, "guided", capability.name),
+        name=f"for {capability.name}",
+        on_work=watch.advance,
     )
     watch.end("removes " + ", ".join(map(str, scores.removed)))
     return scores
