@@ -48,7 +48,7 @@ def capability_rows(paired: Paired, capability: str, chance: float, drawing: Dra
     """Return the row of a capability, followed by one row for each kind of item where it balances two kinds."""
     scores, kinds = paired.scores[capability], paired.kinds.get(capability)
     whole = Row(key=capability, name=capability_name(capability), unit="share", chance=chance, cells=(), kept=())
-    found = [_fill(whole, paired.base, scores, kinds, drawing)]
+    found = [filled(whole, paired.base, scores, kinds, drawing)]
     order = list(PARTS)
     for kind in sorted(set(kinds or ()), key=lambda kind: order.index(kind) if kind in PARTS else len(order)):
         members = np.array([other == kind for other in kinds or ()])
@@ -60,11 +60,13 @@ def capability_rows(paired: Paired, capability: str, chance: float, drawing: Dra
                 "chance": 0.0,
             }
         )
-        found.append(_fill(part, paired.base, scores[:, members], None, drawing))
+        found.append(filled(part, paired.base, scores[:, members], None, drawing))
     return found
 
 
-def _fill(row: Row, base: int | None, scores: Floats, strata: tuple[str, ...] | None, drawing: Drawing) -> ScoredRow:
+def filled(row: Row, base: int | None, scores: Floats, strata: tuple[str, ...] | None, drawing: Drawing) -> ScoredRow:
+    """Return ``row`` with values, limits and what was kept, from scores (columns, items); ``base`` is the column of the
+    unpruned model, ``strata`` the items' kinds where these count equally."""
     columns, items = scores.shape
     if items == 0:
         empty = tuple(Cell(value=math.nan, reason="no items") for _ in range(columns))

@@ -1,0 +1,166 @@
+"""What a study leaves behind, as its report reads it: evaluated runs and the place of each in the design.
+
+A study folder is ``STUDY/runs/ID/``: one evaluation folder a run (``result.json``, ``items.jsonl``; see
+:mod:`regrow.records.store`) with ``coordinates.json`` beside the result. The id is the folder's name and means nothing
+else. A model scored on two splits is two runs. A folder without ``result.json`` is a run that has not finished: it is
+named, not read. Whoever makes such folders, a study runner or a person, needs nothing more::
+
+    RunFolder(study / "runs" / run_id).write_evaluation(record, items)
+    write_coordinates(study / "runs" / run_id, Coordinates(family="llama", stage="healed", rule="uniform", ...))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from regrow.errors import DataError, did_you_mean
+from regrow.records.atomic import write_json
+from regrow.records.results import Frozen, ItemScore, RunRecord, Stage
+from regrow.records.store import RESULT, read_evaluation
+
+RUNS = "runs"
+COORDINATES = "coordinates.json"
+MAIN_CUT = "main"
+
+
+class Coordinates(Frozen):
+    """The place of an evaluated model in a study's design.
+
+    ``family`` is the study's name for the unpruned model and all that was made from it; ``cut`` tells a light cut from
+    the main one. The rest belongs to healed models and is empty for others: ``rule`` that split the budget (a name of
+    ``regrow ls rules``, or "token-matched" for the control that heals longer on the uniform mixture), ``scope`` that
+    was trained, ``budget`` in healing tokens, ``mixture`` in tokens per pool, ``seed`` of the heal. ``pilot`` names the
+    pool that a pilot healed on alone, or "uniform" for a pilot that chooses the scope; it is empty for runs that are
+    compared with each other.
+    """
+
+    family: str = Field(min_length=1)
+    stage: Stage
+    cut: str = MAIN_CUT
+    rule: str = ""
+    scope: str = ""
+    budget: int = Field(default=0, ge=0)
+    mixture: dict[str, float] = Field(default_factory=dict)
+    seed: int = 0
+    pilot: str = ""
+
+    @field_validator("mixture")
+    @classmethod
+    def _not_negative(cls, mixture: Mapping[str, float]) -> Mapping[str, float]:
+        for pool, tokens in mixture.items():
+            if not tokens >= 0:
+                raise ValueError(f"pool '{pool}' has {tokens:g} tokens")
+        return mixture
+
+    @model_validator(mode="after")
+    def _healed_or_not(self) -> Coordinates:
+        if self.stage == "healed":
+            if not self.budget:
+                raise ValueError("a healed model has a 'budget' above 0")
+            if not (self.rule or self.pilot):
+                raise ValueError("a healed model names the 'rule' that split its budget, or is a 'pilot'")
+            if not self.scope:
+                raise ValueError("a healed model names the 'scope' that was trained")
+        elif self.rule or self.pilot or self.budget or self.mixture or self.scope:
+            raise ValueError(f"rule, scope, budget, mixture and pilot belong to healed models, not to '{self.stage}'")
+        return self
+
+
+class StudyRun(Frozen):
+    """One finished run: its folder, its place in the design, its record and its graded items."""
+
+    path: Path
+    coordinates: Coordinates
+    record: RunRecord
+    items: tuple[ItemScore, ...] = Field(repr=False)
+
+    @property
+    def run_id(self) -> str:
+        return self.path.name
+
+    @property
+    def place(self) -> str:
+        """Return the run's folder as seen from the study folder ("runs/ID"): what a number is traced to."""
+        return f"{self.path.parent.name}/{self.path.name}"
+
+    @model_validator(mode="after")
+    def _of_one_stage(self) -> StudyRun:
+        if self.record.stage != self.coordinates.stage:
+            told, found = self.coordinates.stage, self.record.stage
+            raise ValueError(f"the record is of a {found} model, the coordinates say {told}")
+        return self
+
+
+class Study(NamedTuple):
+    """The finished runs of a study folder, by id, and the ids of those that have not finished."""
+
+    path: Path
+    runs: tuple[StudyRun, ...]
+    unfinished: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.path.resolve().name
+
+
+def is_study(folder: Path) -> bool:
+    """Return whether a folder holds runs with coordinates."""
+    return any((folder / RUNS).glob(f"*/{COORDINATES}"))
+
+
+def read_study(folder: Path) -> Study:
+    """Return the runs of a study folder. Raises DataError when it holds none, or one that cannot be read."""
+    if not folder.is_dir():
+        raise DataError(f"there is no folder '{folder}'", hint="name the folder of a study")
+    places = sorted(file.parent for file in (folder / RUNS).glob(f"*/{COORDINATES}"))
+    if not places:
+        raise DataError(
+            f"'{folder}' holds no run of a study (no {RUNS}/ID/{COORDINATES})",
+            hint="name a study's folder, or evaluation folders written by `regrow eval`",
+        )
+    finished = [place for place in places if (place / RESULT).exists()]
+    if not finished:
+        raise DataError(f"none of the {len(places)} runs in '{folder}' has finished", hint="run the study to its end")
+    return Study(
+        folder,
+        tuple(_read_run(place) for place in finished),
+        tuple(place.name for place in places if place not in finished),
+    )
+
+
+def write_coordinates(folder: Path, coordinates: Coordinates) -> None:
+    """Write the coordinates of the run in ``folder``, whole or not at all."""
+    write_json(folder / COORDINATES, coordinates.model_dump(mode="json", exclude_defaults=True))
+
+
+def _read_run(place: Path) -> StudyRun:
+    file = place / COORDINATES
+    record, items = read_evaluation(place)
+    try:
+        coordinates = Coordinates.model_validate_json(file.read_bytes())
+        return StudyRun(path=place, coordinates=coordinates, record=record, items=tuple(items))
+    except (ValidationError, OSError) as error:
+        raise DataError(f"'{file}' does not place its run: {_fault(error)}", hint=_hint(error)) from error
+
+
+def _fault(error: ValidationError | OSError) -> str:
+    if isinstance(error, OSError):
+        return str(error)
+    faults = []
+    for fault in error.errors():
+        where = ".".join(str(part) for part in fault["loc"])
+        said = fault["msg"].removeprefix("Value error, ")
+        faults.append(f"{where}: {said}" if where else said)
+    return "; ".join(faults)
+
+
+def _hint(error: ValidationError | OSError) -> str:
+    if isinstance(error, ValidationError):
+        for fault in error.errors():
+            if fault["type"] == "extra_forbidden":
+                return did_you_mean(str(fault["loc"][-1]), Coordinates.model_fields)
+    return "the fields are in docs/report.md; correct the file, or leave the run out"

@@ -1,0 +1,1 @@
+"""The figures of a study's report, drawn from the frames of :mod:`regrow.report.paper`."""

@@ -1,0 +1,113 @@
+"""Figure 5: planning against healing longer, on the tokens that were really paid."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import altair as alt
+import polars
+
+from regrow.report.charts.frame import or_none
+from regrow.report.charts.paper.palette import Ink, rule_inks
+from regrow.report.charts.paper.panel import DrawPanel, Panel, PaperFigure, colour, shape
+from regrow.report.paper.families import UNIFORM
+from regrow.report.paper.grids import METRICS, tokens, two
+from regrow.report.paper.names import rule_order
+from regrow.report.paper.paper import Paper
+from regrow.report.theme import Theme
+
+HEIGHT = 210
+
+
+def budgets_figure(paper: Paper) -> PaperFigure | None:
+    """Return the figure of retention against tokens paid, one panel a family and metric; None without heals."""
+    healed = paper.budgets.filter(polars.col("budget") > 0)
+    if healed.is_empty():
+        return None
+    shown = healed.filter((polars.col("rule") == UNIFORM) | (polars.col("budget") == paper.budget))
+    inks = rule_inks(sorted(dict.fromkeys(shown["rule"]), key=rule_order))
+    panels = []
+    for family in dict.fromkeys(shown["family"]):
+        for metric, title in METRICS.items():
+            rows = shown.filter((polars.col("family") == family) & (polars.col("metric") == metric))
+            panels.append(
+                Panel(
+                    f"{family}-{metric.replace('_', '-')}",
+                    f"{family}: {title.lower()}",
+                    _draw(list(rows.iter_rows(named=True)), inks, paper.budget, title.lower()),
+                    HEIGHT,
+                )
+            )
+    said = "; ".join(
+        f"{row['family']} {row['name']} on {tokens(row['paid_tokens'])} {two(row['value'])}"
+        for row in shown.filter(polars.col("metric") == "capped_mean").iter_rows(named=True)
+    )
+    return PaperFigure(
+        "budgets",
+        5,
+        "Planning against healing longer",
+        f"Line: the uniform mixture at growing budgets. Other rules at {tokens(paper.budget)} healing tokens (hollow), "
+        "and at the tokens they cost with their pilots (filled): above the line planning paid, below it healing "
+        "longer would have been better. Vertical lines: one standard deviation from seed to seed.",
+        f"Retention against training tokens paid. Capped means: {said}.",
+        tuple(panels),
+        tuple(inks),
+        shown,
+    )
+
+
+def _draw(rows: list[dict[str, Any]], inks: list[Ink], budget: int, title: str) -> DrawPanel:
+    points = [
+        {
+            "rule": row["name"],
+            "budget": row["budget"],
+            "paid": row["paid_tokens"],
+            "value": row["value"],
+            "low": or_none(row["value"] - row["sd"]),
+            "high": or_none(row["value"] + row["sd"]),
+            "moved": row["paid_tokens"] != row["budget"],
+            "uniform": row["rule"] == UNIFORM,
+            "runs": row["runs"],
+        }
+        for row in rows
+    ]
+    spent = [value for point in points for value in (point["budget"], point["paid"])]
+    ends = [v for p in points for v in (p["value"], p["low"], p["high"]) if v is not None and math.isfinite(v)]
+    low, high = max(0.0, math.floor(min(ends) * 20 - 0.5) / 20), math.ceil(max(ends) * 20 + 0.5) / 20
+
+    def draw(theme: Theme) -> alt.LayerChart:
+        scale = alt.Scale(type="log", domain=[min(spent) * 0.75, max(spent) * 1.35], nice=False)
+        axis = alt.Axis(format="~s", title="training tokens paid, pilots included", tickCount=4, labelOverlap=True)
+        y_scale = alt.Scale(domain=[low, high], nice=False, zero=False)
+        y_axis = alt.Axis(format=".0%", title=title, tickCount=5, grid=True)
+        y = alt.Y("value:Q", scale=y_scale, axis=y_axis)
+        paid = alt.X("paid:Q", scale=scale, axis=axis)
+        given = alt.X("budget:Q", scale=scale, axis=axis)
+        ink, form = colour(inks, "rule", theme), shape(inks, "rule")
+        data = alt.Chart(alt.Data(values=points))
+        uniform, moved = data.transform_filter("datum.uniform"), data.transform_filter("datum.moved")
+        tooltip = [
+            alt.Tooltip("rule:N"),
+            alt.Tooltip("budget:Q", title="healing tokens", format=",d"),
+            alt.Tooltip("paid:Q", title="paid", format=",d"),
+            alt.Tooltip("value:Q", title=title, format=".1%"),
+            alt.Tooltip("runs:N"),
+        ]
+        return alt.layer(
+            uniform.mark_line(strokeWidth=2).encode(x=paid, y=y, color=ink),
+            moved.mark_rule(strokeWidth=1.4, strokeDash=[3, 3], opacity=0.8).encode(
+                x=given, x2="paid:Q", y=y, color=ink
+            ),
+            moved.mark_point(size=56, filled=False, strokeWidth=1.8).encode(
+                x=given, y=y, color=ink, shape=form, tooltip=tooltip
+            ),
+            data.mark_rule(strokeWidth=1.8, opacity=0.5).encode(
+                x=paid, y=alt.Y("low:Q", scale=y_scale, axis=y_axis), y2="high:Q", color=ink
+            ),
+            data.mark_point(size=64, filled=True, opacity=1).encode(
+                x=paid, y=y, color=ink, shape=form, tooltip=tooltip
+            ),
+        )
+
+    return draw
