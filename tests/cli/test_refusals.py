@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-COMMANDS = ["quickstart", "prune", "repair", "heal", "eval", "report", "ls", "models"]
+COMMANDS = ["quickstart", "prune", "rank", "repair", "heal", "eval", "plan", "report", "ls", "models"]
 
 
 def regrow(*words: object, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -67,6 +68,12 @@ def test_help_answers_without_torch(command: str, tmp_path: Path) -> None:
         (["eval", "m", "-o", "out", "--split", "tset"], "did you mean 'test'"),
         (["eval", "m", "-o", "out", "--items", "0"], "items"),
         (["eval", "./absent", "-o", "out"], "no model at"),
+        (["eval", "m", "-o", "out", "--capabilities", ","], "capabilities"),
+        (["eval", "x" * 300, "-o", "out"], "no model at"),
+        (["heal", "m", "-o", "out", "--tokens", "1k", "--learning-rate", "inf"], "finite"),
+        (["repair", "m", "-o", "out", "--ridge", "nan"], "finite"),
+        (["prune", "m", "-o", "out", "--remove", "2", "--protect", "x"], "--protect 'x'"),
+        (["prune", "m", "-o", "out", "--blocks", "0-999999999"], "no model has"),
         (["report", "absent"], "absent"),
         (["report"], "evaluation"),
         (["ls", "criterions"], "did you mean 'criteria'"),
@@ -91,6 +98,9 @@ def test_mistakes_about_a_real_model(tiny_folder: Callable[..., Path], tmp_path:
     refused(regrow("prune", model, "-o", "out", "--blocks", "1", "--device", "cuda:9", cwd=tmp_path), "no cuda")
     refused(regrow("prune", model, "-o", "out", "--blocks", "1", "--dtype", "int8", cwd=tmp_path), "unknown dtype")
     refused(regrow("prune", model, "-o", model, "--blocks", "1", cwd=tmp_path), "already holds something")
+    refused(regrow("prune", model, "-o", "o" * 300, "--blocks", "1", cwd=tmp_path), "name too long")
+    refused(regrow("prune", model, "-o", "out", "--remove", "nan%", cwd=tmp_path), "nan%")
+    refused(regrow("prune", model, "-o", "out", "--remove", "inf", cwd=tmp_path), "inf")
     spec = tmp_path / "prune.yaml"
     spec.write_text("remov: 2\n")
     refused(regrow("prune", model, "-o", "out", "--spec", spec, cwd=tmp_path), "did you mean 'remove'")
@@ -106,6 +116,25 @@ def test_prune_writes_a_checkpoint_once(tiny_folder: Callable[..., Path], tmp_pa
     assert facts["removed_blocks"] == [2, 3] and facts["unpruned_blocks"] == 6
     again = regrow(*words, cwd=tmp_path)
     assert again.returncode == 0 and json.loads(again.stdout)["weights_sha256"] == facts["weights_sha256"]
-    refused(regrow("prune", model, "-o", "out", "--blocks", "2", cwd=tmp_path), "already holds something")
+    refused(regrow("prune", model, "-o", "out", "--blocks", "2", cwd=tmp_path), "already holds another checkpoint")
     twice = regrow("prune", "out", "-o", "more", "--blocks", "2", "--json", cwd=tmp_path)
     assert json.loads(twice.stdout)["removed_blocks"] == [2, 3, 4], twice.stderr
+
+
+def test_ctrl_c_says_that_the_work_can_be_continued(tiny_folder: Callable[..., Path], tmp_path: Path) -> None:
+    model = tiny_folder("llama")
+    command = [sys.executable, "-m", "regrow", "eval", str(model), "-o", "out"]
+    started = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path)
+    assert started.stderr is not None
+    first = started.stderr.readline()
+    started.send_signal(signal.SIGINT)
+    _, rest = started.communicate()
+    assert started.returncode == 130, first + rest
+    assert "the same command continues where it stopped" in rest and "Traceback" not in rest
+    assert not (tmp_path / "out" / "result.json").exists()
+
+
+def test_a_reader_that_goes_away_is_no_fault(tmp_path: Path) -> None:
+    command = f"set -o pipefail; {sys.executable} -m regrow ls | head -1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0 and done.stdout.strip() == "criteria", done.stderr

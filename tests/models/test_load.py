@@ -155,3 +155,40 @@ def test_the_embedded_model_is_the_known_file_and_speaks(smollm2: object, tmp_pa
     with torch.inference_mode():
         best = loaded.model(ids).logits[0, -1].argmax()
     assert loaded.tokenizer.decode(best).strip() == "Paris"
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "electra"])
+@pytest.mark.parametrize("named", [True, False])
+def test_an_encoder_in_a_decoders_clothes_is_found_out(kind: str, named: bool, tmp_path: Path) -> None:
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
+
+    from tests.conftest import tiny_tokenizer
+
+    config = AutoConfig.for_model(
+        kind,
+        vocab_size=96,
+        hidden_size=32,
+        embedding_size=32,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        intermediate_size=64,
+        pad_token_id=0,
+    )
+    (AutoModelForCausalLM if named else AutoModelForMaskedLM).from_config(config).save_pretrained(tmp_path)
+    tiny_tokenizer().save_pretrained(tmp_path)
+    if not named:
+        bare = json.loads((tmp_path / "config.json").read_text())
+        bare.pop("architectures")
+        (tmp_path / "config.json").write_text(json.dumps(bare))
+    refused(tmp_path, "causal|lacks")
+
+
+def test_weights_that_are_not_numbers_are_named(tiny_folder: Callable[..., Path]) -> None:
+    from safetensors.torch import load_file, save_file
+
+    folder = tiny_folder("llama")
+    weights = load_file(folder / "model.safetensors")
+    name = next(key for key in weights if "mlp" in key)
+    weights[name][0, 0] = float("nan")
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    refused(folder, "hold NaN or infinity")

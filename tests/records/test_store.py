@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from regrow.errors import ConfigError, DataError, StudyError
-from regrow.records.atomic import new_folder, write_json, write_text
+from regrow.records.atomic import new_folder, sweep, write_json, write_text
 from regrow.records.fingerprint import fingerprint
 from regrow.records.results import Cost, ItemScore, ModelCardFacts, RunRecord, provenance
-from regrow.records.specs import HealSpec, PruneSpec, build, read_yaml
+from regrow.records.specs import EvalSpec, HealSpec, PruneSpec, RepairSpec, build, read_yaml
 from regrow.records.store import RunFolder, read_evaluation
 
 ITEM = ItemScore(
@@ -51,7 +51,7 @@ def test_another_request_is_refused_and_named(tmp_path: Path) -> None:
     RunFolder(tmp_path / "run").claim("evaluation", {"seed": 1})
     with pytest.raises(StudyError, match="seed: 1 there, 2 now"):
         RunFolder(tmp_path / "run").claim("evaluation", {"seed": 2})
-    with pytest.raises(StudyError, match="instead of a healing"):
+    with pytest.raises(StudyError, match="one of evaluation, not of healing"):
         RunFolder(tmp_path / "run").claim("healing", {"seed": 1})
 
 
@@ -102,7 +102,7 @@ def test_an_unfinished_or_damaged_evaluation_is_said_to_be_one(tmp_path: Path) -
     folder.write_evaluation(record(), [ITEM])
     items = tmp_path / "run" / "items.jsonl"
     items.write_text(items.read_text()[:-20])
-    with pytest.raises(DataError, match="not a readable evaluation"):
+    with pytest.raises(DataError, match="damaged evaluation"):
         read_evaluation(tmp_path / "run")
 
 
@@ -175,3 +175,73 @@ def test_values_out_of_range_are_named() -> None:
         build(HealSpec, {"tokens": 0})
     with pytest.raises(ConfigError, match="calibration_tokens"):
         build(PruneSpec, {"calibration_tokens": "many"})
+
+
+def test_a_refusal_leaves_no_claim_and_kept_work_keeps_it(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    with pytest.raises(ConfigError), folder.claimed("healing", {"tokens": 1}):
+        raise ConfigError("too few")
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(ConfigError), folder.claimed("healing", {"tokens": 2}):
+        write_text(folder.path / "log.jsonl", "{}")
+        raise ConfigError("diverged")
+    with pytest.raises(StudyError, match="tokens: 2 there, 3 now"), folder.claimed("healing", {"tokens": 3}):
+        pass
+
+
+def test_items_of_another_writing_are_noticed(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.claim("evaluation", {})
+    separators = ITEM.model_copy(update={"response": "a\u2028b\u0085c"})
+    folder.write_partial([separators])
+    assert [item.response for item in folder.read_partial()] == [separators.response]
+    folder.write_evaluation(record(), [separators, ITEM.model_copy(update={"item_id": "m-2"})])
+    assert len(read_evaluation(tmp_path / "run")[1]) == 2
+    items = tmp_path / "run" / "items.jsonl"
+    items.write_text(items.read_text("utf-8").split("\n")[0] + "\n", "utf-8")
+    with pytest.raises(DataError, match="not the file that was written"):
+        read_evaluation(tmp_path / "run")
+
+
+def test_leftovers_of_a_killed_process_are_swept_and_those_of_a_live_one_stay(tmp_path: Path) -> None:
+    script = (
+        "import os, signal\nfrom pathlib import Path\nfrom regrow.records.atomic import new_folder\n"
+        f"with new_folder(Path({str(tmp_path / 'out')!r})) as scratch:\n"
+        "    (scratch / 'half').write_text('x')\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=False)
+    assert [entry.name.startswith(".out.partial-") for entry in tmp_path.iterdir()] == [True]
+    with new_folder(tmp_path / "out") as scratch:
+        (scratch / "whole").write_text("x")
+        sweep(tmp_path / "out")
+        assert scratch.exists()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("1: 2", "unknown key '1'"),
+        ("yes: 2", "unknown key 'True'"),
+        ("remove: true", "not a yes or no"),
+        ("calibration_tokens: .inf", "calibration_tokens"),
+        ("blocks: 0-999999999", "no model has"),
+    ],
+)
+def test_odd_yaml_is_refused_with_a_sentence(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "prune.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=said):
+        build(PruneSpec, read_yaml(tmp_path / "prune.yaml"))
+
+
+def test_yaml_takes_what_the_command_line_takes() -> None:
+    assert build(HealSpec, {"tokens": "6k"}).tokens == 6000
+    assert build(PruneSpec, {"blocks": "3-4"}).blocks == (3, 4)
+    assert build(PruneSpec, {"remove": "25%"}).remove == "25%"
+    assert build(EvalSpec, {"capabilities": "math"}).capabilities == ("math",)
+    with pytest.raises(ConfigError, match="capabilities"):
+        build(EvalSpec, {"capabilities": ","})
+    with pytest.raises(ConfigError, match="finite"):
+        build(HealSpec, {"tokens": 1, "learning_rate": math.inf})
+    with pytest.raises(ConfigError, match="finite"):
+        build(RepairSpec, {"ridge": math.inf})

@@ -5,6 +5,7 @@ Nothing here imports torch; each command imports what it needs when it runs, so 
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from importlib.metadata import version
@@ -17,6 +18,18 @@ if TYPE_CHECKING:
 
 USER_MISTAKE = 2
 INTERRUPTED = 130
+_USERS_DISK = {
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+    errno.ENAMETOOLONG,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EFBIG,
+    errno.ELOOP,
+}
 
 app = App(
     name="regrow",
@@ -24,12 +37,17 @@ app = App(
     version=lambda: version("regrow"),
     version_flags=["--version"],
     help_format="markdown",
+    suppress_keyboard_interrupt=False,
 )
 
 _COMMANDS: dict[str, tuple[str, str]] = {
     "quickstart": ("regrow.cli.quickstart:quickstart", "Prune, measure, repair, heal and measure again, in one go."),
     "prune": ("regrow.cli.prune:prune", "Remove the least important blocks and save the checkpoint."),
     "rank": ("regrow.cli.rank:rank", "Show side by side which blocks the criteria would remove."),
+    "search-study": (
+        "regrow.cli.search_study:search_study",
+        "Find out whether the calibration text or the search decides a cut.",
+    ),
     "repair": ("regrow.cli.repair:repair", "Bridge the cut of a pruned model without training."),
     "heal": ("regrow.cli.heal:heal", "Fine-tune a pruned model under an exact token budget."),
     "eval": ("regrow.cli.evaluate:evaluate", "Measure six capabilities and perplexity."),
@@ -94,10 +112,10 @@ def _foreign_mistake(error: Exception) -> RegrowError | None:
 
     if type(error).__name__ == "OutOfMemoryError" or "not enough memory" in str(error):
         return ModelError("there is not enough memory for this", hint="use --dtype bfloat16, a smaller model or batch")
-    if isinstance(error, OSError) and error.errno in (28, 122, 30, 13):  # no space, quota, read-only, no permission
-        return StudyError(
-            f"cannot write '{error.filename or 'the output'}': {error.strerror}", hint="choose another folder"
-        )
+    if isinstance(error, OSError) and error.errno in _USERS_DISK:
+        name = str(error.filename or "the output")
+        shown = name if len(name) <= 120 else f"{name[:60]}...{name[-40:]}"
+        return StudyError(f"cannot use '{shown}': {error.strerror}", hint="choose another file or folder")
     return None
 
 
@@ -122,9 +140,10 @@ def _refuse(message: str, hint: str | None) -> None:
     from regrow.cli.output import stderr_console
 
     console = stderr_console()
-    console.print(f"[bold red]error:[/] {escape(message)}", highlight=False, soft_wrap=True)
+    # A hint such as hub:ID:split would lose its letters to rich's emoji names.
+    console.print(f"[bold red]error:[/] {escape(message)}", highlight=False, soft_wrap=True, emoji=False)
     if hint:
-        console.print(f"  [bold]try:[/] {escape(hint)}", highlight=False, soft_wrap=True)
+        console.print(f"  [bold]try:[/] {escape(hint)}", highlight=False, soft_wrap=True, emoji=False)
 
 
 if __name__ == "__main__":

@@ -28,14 +28,21 @@ def without_nan(value: Any) -> Any:
     return value
 
 
+class _Console(Console):
+    """rich ends the process with code 1 when the reader of a pipe goes away; to regrow that is no fault."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 def stdout_console() -> Console:
     """Return the console for results."""
-    return Console()
+    return _Console(emoji=False)
 
 
 def stderr_console() -> Console:
     """Return the console for progress, notes and errors."""
-    return Console(stderr=True)
+    return Console(stderr=True, emoji=False)
 
 
 class SilentWatcher:
@@ -121,7 +128,9 @@ class BarWatcher:
     def end(self, summary: str = "") -> None:
         took = duration(time.monotonic() - self._began)
         self.close()
-        self._console.print(f"[green]✓[/] {escape(self._name)} [dim]({took})[/] {escape(summary)}", highlight=False)
+        self._console.print(
+            f"[green]✓[/] {escape(self._name)} [dim]({took})[/] {escape(summary)}", highlight=False, emoji=False
+        )
 
     def note(self, text: str) -> None:
         self._console.print(escape(text), highlight=False)

@@ -49,7 +49,7 @@ def prune(
         "remove": remove,
         "blocks": parse_blocks(blocks) if blocks is not None else None,
         "criterion": criterion,
-        "protect": parse_blocks(protect) if protect is not None else None,
+        "protect": parse_blocks(protect, option="--protect") if protect is not None else None,
         "contiguous": contiguous,
         "calibration": calibration,
         "calibration_tokens": parse_tokens(calibration_tokens, option="--calibration-tokens")

@@ -50,13 +50,18 @@ class Example:
 @dataclass(frozen=True)
 class Pool:
     """Examples of one kind. ``dropped`` counts what was left out on the way here, by reason; ``source`` and ``licence``
-    say in words where the prompts come from and who wrote the answers."""
+    say in words where the prompts come from and who wrote the answers. ``teacher`` (as it was named) and the hash of
+    its weights say which model answered, "" when unknown; ``asked`` is how many examples were wanted, None when that
+    is unknown."""
 
     name: str
     examples: tuple[Example, ...]
     dropped: Mapping[str, int] = field(default_factory=dict)
     source: str = ""
     licence: str = ""
+    teacher: str = ""
+    teacher_weights_sha256: str = ""
+    asked: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "examples", tuple(self.examples))
@@ -79,6 +84,9 @@ def save_pool(pool: Pool, folder: Path) -> Path:
             "dropped": dict(pool.dropped),
             "source": pool.source,
             "licence": pool.licence,
+            "teacher": pool.teacher,
+            "teacher_weights_sha256": pool.teacher_weights_sha256,
+            "asked": pool.asked,
             "fingerprint": pool.fingerprint,
         }
         write_json(beside / CARD, card)
@@ -99,6 +107,9 @@ def load_pool(folder: Path) -> Pool:
         dropped=dict(card.get("dropped", {})),
         source=str(card.get("source", "")),
         licence=str(card.get("licence", "")),
+        teacher=str(card.get("teacher", "")),
+        teacher_weights_sha256=str(card.get("teacher_weights_sha256", "")),
+        asked=card["asked"] if isinstance(card.get("asked"), int) else None,
     )
     if card and card.get("fingerprint") != pool.fingerprint:
         raise DataError(

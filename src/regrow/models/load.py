@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from regrow.models.embedded import PREFIX, find_embedded
 from regrow.models.gguf import folder_of_gguf, read_gguf
 from regrow.models.hub import fetch_snapshot
 from regrow.models.placement import choose_device, choose_dtype
+from regrow.models.probe import check_decoder
 from regrow.models.quiet import quiet_transformers
 from regrow.records.checkpoint import CheckpointFacts, read_facts
 from regrow.records.fingerprint import file_sha256, fingerprint
@@ -60,45 +62,72 @@ def load_model(
     if gguf is not None and folder is None:
         chosen = choose_dtype(dtype, place, 8 * gguf.stat().st_size)
         model, tokenizer = read_gguf(gguf, chosen)
+        check_decoder(model.to(place).eval(), name)
         return LoadedModel(model.to(place).eval(), tokenizer, name, sha256)
     assert folder is not None
     config = read_config(folder)
     weights = weight_files(folder)
     chosen = choose_dtype(dtype, place, 2 * sum(file.stat().st_size for file in weights))
     model = _read_weights(folder, config, chosen)
+    check_decoder(model.to(place).eval(), name)
     tokenizer = _read_tokenizer(folder)
     sha256 = sha256 or hash_weights(weights)
     return LoadedModel(model.to(place).eval(), tokenizer, name, sha256, read_facts(folder))
 
 
-def locate(source: str, revision: str | None = None) -> Path:
-    """Return the folder or GGUF file behind ``source`` without loading it."""
-    folder, _, gguf = _locate(source, revision)
-    found = gguf or folder
-    assert found is not None
-    return found
-
-
-def _locate(name: str, revision: str | None) -> tuple[Path | None, str, Path | None]:
+def locate_file(name: str, revision: str | None = None) -> Path:
+    """Return the checkpoint folder or the GGUF file called ``name`` without reading weights; a hub model is fetched."""
     if not name.strip():
         raise ModelError("there is no model at '' (an empty name)", hint="pass a folder, a .gguf file or a hub id")
     path = find_embedded(name) if name.startswith(PREFIX) else Path(name).expanduser()
-    if path.is_file():
+    try:
+        is_file, is_folder = path.is_file(), path.is_dir()
+    except OSError as error:
+        raise ModelError(f"there is no model at '{name[:80]}'", hint="check the path") from error
+    if is_file:
         if path.suffix.lower() != ".gguf":
             raise ModelError(
                 f"'{name}' is a file, but not a .gguf", hint="pass the checkpoint's folder or a .gguf file"
             )
-        folder, sha256 = folder_of_gguf(path)
-        return folder, sha256, path
-    if path.is_dir():
-        return path, "", None
+        return path
+    if is_folder:
+        return path
     looks_local = name.startswith((".", "/", "~")) or name.lower().endswith(".gguf") or name.count("/") > 1
     if looks_local:
         raise ModelError(
             f"there is no model at '{name}'",
             hint="check the path, or pass a hub id (ORGANISATION/MODEL) or embedded:smollm2-135m",
         )
-    return fetch_snapshot(name, revision=revision), "", None
+    return fetch_snapshot(name, revision=revision)
+
+
+def block_count(source: str, revision: str | None = None) -> int:
+    """Return the number of blocks that the configuration of ``source`` declares; weights are not read."""
+    from transformers import AutoConfig
+
+    folder, _, gguf = _locate(source, revision)
+    with quiet_transformers():
+        if folder is None:
+            assert gguf is not None
+            config = AutoConfig.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
+        else:
+            read_config(folder)
+            try:
+                config = AutoConfig.from_pretrained(str(folder), trust_remote_code=False)
+            except (ValueError, KeyError, OSError) as error:
+                raise ModelError(
+                    f"transformers cannot read the configuration of '{source}': {str(error).splitlines()[0]}",
+                    hint="check that this transformers version knows the architecture",
+                ) from error
+    return int(config.get_text_config().num_hidden_layers)
+
+
+def _locate(name: str, revision: str | None) -> tuple[Path | None, str, Path | None]:
+    place = locate_file(name, revision)
+    if place.is_dir():
+        return place, "", None
+    folder, sha256 = folder_of_gguf(place)
+    return folder, sha256, place
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -144,7 +173,18 @@ def weight_files(folder: Path) -> list[Path]:
 
 def hash_weights(files: list[Path]) -> str:
     """Return one sha256 over the names and contents of the weight files."""
-    return fingerprint([[file.name, file_sha256(file)] for file in files])
+    return fingerprint([[file.name, _sha256_once(*_stamp(file))] for file in files])
+
+
+def _stamp(file: Path) -> tuple[str, int, int, int]:
+    facts = file.stat()
+    return str(file.resolve()), facts.st_ino, facts.st_size, facts.st_mtime_ns
+
+
+@lru_cache(maxsize=256)
+def _sha256_once(path: str, inode: int, size: int, changed_ns: int) -> str:
+    """Hash a file that has not changed only once in a process."""
+    return file_sha256(Path(path))
 
 
 def _read_weights(folder: Path, config: dict[str, Any], dtype: torch.dtype) -> Any:

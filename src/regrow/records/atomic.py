@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
+import platform
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -19,7 +21,8 @@ PARTIAL = ".partial-"
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file so that a reader sees the old content or the new one, never a part. Raises StudyError when the
     disk refuses (full, read-only); the old file is then untouched."""
-    beside = path.with_name(f".{path.name}{PARTIAL}{uuid.uuid4().hex[:8]}")
+    beside = _beside(path)
+    fresh = not path.parent.exists()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with beside.open("wb") as stream:
@@ -31,6 +34,8 @@ def write_bytes(path: Path, content: bytes) -> None:
     except OSError as error:
         with suppress(OSError):
             beside.unlink(missing_ok=True)
+            if fresh:
+                path.parent.rmdir()
         raise disk_error(path, error) from error
 
 
@@ -51,7 +56,8 @@ def new_folder(path: Path) -> Iterator[Path]:
     ``path`` may be absent or an empty folder; anything else is refused before any work is done.
     """
     refuse_used(path)
-    beside = path.with_name(f".{path.name}{PARTIAL}{uuid.uuid4().hex[:8]}")
+    sweep(path)
+    beside = _beside(path)
     try:
         beside.mkdir(parents=True)
         yield beside
@@ -67,6 +73,40 @@ def new_folder(path: Path) -> Iterator[Path]:
         raise disk_error(path, error) from error
     finally:
         shutil.rmtree(beside, ignore_errors=True)
+
+
+def _beside(path: Path) -> Path:
+    """Return a hidden name beside ``path`` that says which process of which machine writes there."""
+    return path.with_name(f".{path.name}{PARTIAL}{_host()}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
+
+
+def sweep(path: Path) -> None:
+    """Remove what killed processes of this machine left half-written beside ``path``; nothing of a live one."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}{PARTIAL}{glob.escape(_host())}-*"):
+        process = left.name.rsplit("-", 2)[-2]
+        if not process.isdigit() or _alive(int(process)):
+            continue
+        if left.is_dir():
+            shutil.rmtree(left, ignore_errors=True)
+        else:
+            with suppress(OSError):
+                left.unlink()
+
+
+def _host() -> str:
+    return "".join(letter for letter in platform.node() if letter.isalnum())[:32] or "host"
+
+
+def _alive(process: int) -> bool:
+    if os.name != "posix":
+        return True  # asking would be another call there; leaving a file is the safe answer
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def refuse_used(path: Path) -> None:

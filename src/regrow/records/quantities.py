@@ -6,6 +6,9 @@ import re
 
 from regrow.errors import ConfigError
 
+MOST_BLOCKS = 10_000
+"""No Transformer has as many blocks; a guard against spans that would fill the memory."""
+
 _TOKENS = re.compile(r"([0-9]+(?:[._][0-9]+)*)\s*([kKmMgGbB]?)")
 _SCALE = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000, "b": 1_000_000_000}
 
@@ -28,17 +31,22 @@ def parse_tokens(text: str, *, option: str) -> int:
     return count
 
 
-def parse_blocks(text: str) -> tuple[int, ...]:
+def parse_blocks(text: str, *, option: str = "--blocks") -> tuple[int, ...]:
     """Return 0-based block indices from "13,14" or "12-15,20", in the order given."""
     found: list[int] = []
     for part in text.replace(" ", "").split(","):
         span = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", part)
         if not span:
             raise ConfigError(
-                f"--blocks '{text}' is not a list of block indices", hint="write for example --blocks 13,14 or 12-15"
+                f"{option} '{text}' is not a list of block indices", hint=f"write for example {option} 13,14 or 12-15"
             )
         first, last = int(span[1]), int(span[2] or span[1])
         if last < first:
-            raise ConfigError(f"--blocks span '{part}' runs backwards", hint=f"write {last}-{first}")
+            raise ConfigError(f"{option} span '{part}' runs backwards", hint=f"write {last}-{first}")
+        if last >= MOST_BLOCKS:
+            raise ConfigError(
+                f"{option} '{part}' names a block that no model has",
+                hint=f"indices are 0-based and below {MOST_BLOCKS}",
+            )
         found.extend(range(first, last + 1))
     return tuple(found)

@@ -133,7 +133,8 @@ class RunRecord(Frozen):
     """The whole result of one evaluation: the model, the measurements and, beside it in ``items.jsonl``, the items.
 
     ``stage`` orders the columns of a report. ``measurements`` are values that do not come from items (perplexity and
-    what it was measured on). ``spec_fingerprint`` identifies what was asked.
+    what it was measured on). ``spec_fingerprint`` identifies what was asked; ``items_sha256`` is the hash of
+    ``items.jsonl`` as it was written ("" in records of before).
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -145,6 +146,7 @@ class RunRecord(Frozen):
     seed: int = 0
     model: ModelCardFacts
     measurements: tuple[Measurement, ...] = ()
+    items_sha256: str = ""
     cost: Cost = Cost()
     spec_fingerprint: str = ""
     provenance: Provenance

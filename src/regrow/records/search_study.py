@@ -2,7 +2,29 @@
 
 from __future__ import annotations
 
+from itertools import product
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
 from regrow.records.results import Frozen, Number, Provenance
+from regrow.records.specs import Blocks, Names, Spec, Tokens
+
+
+def _typed_counts(value: Any) -> Any:
+    """Accept 16, [4, 16] and "4,16"."""
+    if isinstance(value, str):
+        parts = [part.strip() for part in value.split(",") if part.strip()]
+        if not parts or not all(part.isdecimal() for part in parts):
+            raise ValueError("whole numbers separated by commas are wanted")
+        return tuple(int(part) for part in parts)
+    if isinstance(value, bool):
+        raise ValueError("a number is wanted here, not a yes or no")
+    return (value,) if isinstance(value, int) else value
+
+
+Counts = Annotated[tuple[int, ...], BeforeValidator(_typed_counts), Field(min_length=1)]
+"""Whole numbers: [4, 16], or "4,16"."""
 
 
 class CalibrationConfig(Frozen):
@@ -15,6 +37,38 @@ class CalibrationConfig(Frozen):
     @property
     def name(self) -> str:
         return f"{self.text} {self.samples}x{self.chunk_tokens}"
+
+
+class SearchStudySpec(Spec):
+    """The grid of a study. Calibration configurations are all combinations of ``texts``, ``samples`` (chunks) and
+    ``chunk_tokens``; each is searched by every algorithm of ``searches`` under every seed.
+
+    ``budget`` is what one search may spend, in forward passes of the whole model over its calibration text (None: as
+    many as the model has blocks, about twice a leave-one-out round). Cuts are compared by their perplexity on
+    ``common_tokens`` of the text ``common``, which no search sees, and by the mean score on ``items`` dev items of each
+    capability (0: not measured).
+    """
+
+    remove: int | float | str = 4
+    protect: Blocks = (0,)
+    texts: Names = Field(default=("bundled",), min_length=1)
+    samples: Counts = (4, 16)
+    chunk_tokens: Counts = (128,)
+    searches: Names = Field(default=("one-shot", "greedy", "random"), min_length=1)
+    seeds: Counts = (0, 1, 2)
+    budget: float | None = Field(default=None, gt=0)
+    common: str = "bundled-evaluation"
+    common_tokens: Tokens = Field(default=4_096, ge=2)
+    suite: str = "mini"
+    capabilities: Names | None = Field(default=None, min_length=1)
+    items: int = Field(default=8, ge=0)
+
+    def configurations(self) -> tuple[CalibrationConfig, ...]:
+        """Return the calibration configurations of the grid, texts first."""
+        return tuple(
+            CalibrationConfig(text=text, samples=samples, chunk_tokens=tokens)
+            for text, samples, tokens in product(self.texts, self.samples, self.chunk_tokens)
+        )
 
 
 class SearchRun(Frozen):
@@ -48,7 +102,7 @@ class SearchStudy(Frozen):
     """The grid {calibration} x {search} x seeds on one model, and what follows from it.
 
     ``overlap`` is the mean Jaccard overlap of the cuts of two runs, by what the runs share: "same calibration",
-    "same search", "same both" (other seed), "neither".
+    "same search", "same both" (other seed), "neither". ``unpruned`` holds the outcomes of the whole model.
     """
 
     schema_version: int = 1
@@ -59,4 +113,6 @@ class SearchStudy(Frozen):
     overlap: dict[str, Number]
     shares: tuple[Share, ...]
     finding: str
+    unpruned: dict[str, Number] = Field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
     provenance: Provenance | None = None

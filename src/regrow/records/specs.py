@@ -3,32 +3,73 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
 
 from regrow.errors import ConfigError, did_you_mean
+from regrow.records.quantities import parse_blocks, parse_tokens
 from regrow.records.results import Frozen
 
-S = TypeVar("S", bound=Frozen)
+S = TypeVar("S", bound="Spec")
 
 
-class PruneSpec(Frozen):
+class Spec(Frozen):
+    """Base of what a user asks for: infinities and NaN are refused, and numbers may be typed as on the command line."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+def _typed_tokens(value: Any) -> Any:
+    try:
+        return parse_tokens(value, option="the value") if isinstance(value, str) else _no_flag(value)
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
+
+
+def _typed_blocks(value: Any) -> Any:
+    try:
+        if isinstance(value, str):
+            return parse_blocks(value, option="the value")
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
+    return (value,) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _typed_names(value: Any) -> Any:
+    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
+def _no_flag(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("a number is wanted here, not a yes or no")
+    return value
+
+
+Tokens = Annotated[int, BeforeValidator(_typed_tokens)]
+"""A count of tokens: 6000, or "6k"."""
+Blocks = Annotated[tuple[int, ...], BeforeValidator(_typed_blocks)]
+"""Block indices: [13, 14], or "13,14" or "12-15"."""
+Names = Annotated[tuple[str, ...], BeforeValidator(_typed_names)]
+"""Names: [math, safety], or "math,safety"."""
+
+
+class PruneSpec(Spec):
     """Which blocks go: either ``blocks`` (0-based), or ``remove`` of them (a count, or a share such as "25%")."""
 
     criterion: str = "block-influence"
-    remove: int | str | None = None
-    blocks: tuple[int, ...] | None = None
-    protect: tuple[int, ...] = (0,)
+    remove: Annotated[int | float | str | None, BeforeValidator(_no_flag)] = None
+    blocks: Blocks | None = None
+    protect: Blocks = (0,)
     contiguous: bool = False
     calibration: str = "bundled"
-    calibration_tokens: int = Field(default=16_384, ge=2)
+    calibration_tokens: Tokens = Field(default=16_384, ge=2)
     chunk_tokens: int = Field(default=256, ge=2)
     seed: int = 0
 
 
-class RepairSpec(Frozen):
+class RepairSpec(Spec):
     """How the cut is bridged. What is None is the method's own choice, as its paper has it.
 
     ``ridge`` is lambda as a fraction of the mean diagonal of X'X; ``ridge_choice`` "held-out" takes the fraction with
@@ -41,7 +82,7 @@ class RepairSpec(Frozen):
 
     method: str = "lra"
     calibration: str = "bundled"
-    calibration_tokens: int = Field(default=16_384, ge=2)
+    calibration_tokens: Tokens = Field(default=16_384, ge=2)
     chunk_tokens: int = Field(default=256, ge=2)
     skip_first: int | None = Field(default=None, ge=0)
     ridge: float | None = Field(default=None, ge=0)
@@ -55,7 +96,7 @@ class RepairSpec(Frozen):
     seed: int = 0
 
 
-class HealSpec(Frozen):
+class HealSpec(Spec):
     """A healing run. Defaults are the study's recipe; ``tokens`` counts prompt and response tokens, no padding.
 
     ``last_blocks`` belongs to the scopes that train the deepest blocks. ``max_cycles`` is how often a pool may be used
@@ -65,7 +106,7 @@ class HealSpec(Frozen):
     recomputed instead of kept.
     """
 
-    tokens: int = Field(gt=0)
+    tokens: Tokens = Field(gt=0)
     mixture: str = "uniform"
     scope: str = "all-lora"
     loss: str = "response-cross-entropy"
@@ -87,11 +128,11 @@ class HealSpec(Frozen):
     gradient_checkpointing: bool = False
 
 
-class EvalSpec(Frozen):
+class EvalSpec(Spec):
     """What is measured. ``items`` limits the items per capability (None: all of the split)."""
 
     suite: str = "mini"
-    capabilities: tuple[str, ...] | None = None
+    capabilities: Names | None = Field(default=None, min_length=1)
     split: str = "test"
     items: int | None = Field(default=None, gt=0)
     perplexity: bool = True
@@ -102,19 +143,26 @@ class EvalSpec(Frozen):
 
 def build(kind: type[S], values: dict[str, Any], *, where: str = "the options") -> S:
     """Return a spec of ``kind`` from plain values. Raises ConfigError with one sentence per fault."""
-    unknown = [key for key in values if key not in kind.model_fields]
+    unknown = [str(key) for key in values if key not in kind.model_fields]
     if unknown:
         raise ConfigError(f"unknown key '{unknown[0]}' in {where}", hint=did_you_mean(unknown[0], kind.model_fields))
     try:
         return kind.model_validate(values)
     except ValidationError as error:
         faults = "; ".join(
-            f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg'].lower()} (got {fault['input']!r})"
-            for fault in error.errors()
+            dict.fromkeys(
+                f"{str(fault['loc'][0]) if fault['loc'] else 'it'}: {_message(fault['msg'])} (got {fault['input']!r})"
+                for fault in error.errors()
+            )
         )
         raise ConfigError(
             f"{where} not valid: {faults}", hint="see the command's --help for what is allowed"
         ) from error
+
+
+def _message(text: str) -> str:
+    text = text.removeprefix("Value error, ")
+    return text[:1].lower() + text[1:]
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -123,8 +171,11 @@ def read_yaml(path: Path) -> dict[str, Any]:
         content = yaml.safe_load(path.read_text("utf-8"))
     except FileNotFoundError as error:
         raise ConfigError(f"there is no file '{path}'", hint="check the path") from error
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"'{path}' is not readable YAML: {error}", hint="correct the file and run again") from error
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+        why = " ".join(str(error).split())
+        raise ConfigError(f"'{path}' is not readable YAML: {why}", hint="correct the file and run again") from error
     if not isinstance(content, dict):
-        raise ConfigError(f"'{path}' must hold a mapping (key: value lines)", hint="see the README for an example")
+        raise ConfigError(
+            f"'{path}' must hold a mapping (key: value lines)", hint="for example a line such as tokens: 60k"
+        )
     return content

@@ -15,9 +15,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from regrow.errors import DataError, StudyError
-from regrow.records.atomic import disk_error, write_json, write_text
-from regrow.records.fingerprint import fingerprint
+from regrow.errors import DataError, RegrowError, StudyError
+from regrow.records.atomic import disk_error, sweep, write_json, write_text
+from regrow.records.fingerprint import fingerprint, text_fingerprint
 from regrow.records.results import ItemScore, RunRecord
 
 ASKED = "run.json"
@@ -43,12 +43,12 @@ class RunFolder:
             try:
                 before = json.loads(file.read_text("utf-8"))
                 known = before["fingerprint"]
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, OSError) as error:
                 raise StudyError(
-                    f"'{file}' cannot be read ({error})", hint="delete the folder and run again"
+                    f"'{file}' cannot be read ({error})", hint=f"delete the folder '{self.path}' and run again"
                 ) from error
             if known != fingerprint([kind, asked]):
-                changed = _differences(before, {"kind": kind, "asked": asked})
+                changed = differences(before.get("kind"), before.get("asked"), kind, asked)
                 raise StudyError(
                     f"the output folder '{self.path}' already holds another run ({changed})",
                     hint="name another folder with --output, or delete this one",
@@ -68,7 +68,36 @@ class RunFolder:
         done = self.finished(kind, asked)
         if not done:
             write_json(self.path / ASKED, {"kind": kind, "asked": asked, "fingerprint": fingerprint([kind, asked])})
+            for name in (ASKED, RESULT, ITEMS):
+                sweep(self.path / name)
         return done
+
+    @contextmanager
+    def claimed(self, kind: str, asked: dict[str, Any]) -> Iterator[None]:
+        """Hold the folder (see :meth:`held`) and take it for this request while the block runs.
+
+        When the block refuses the request before any work was kept, the claim is taken back, so that the corrected
+        request finds the folder free.
+        """
+        with self.held():
+            self.claim(kind, asked)
+            try:
+                yield
+            except RegrowError:
+                self._release()
+                raise
+        # The lock file is removed only once nothing else is left to protect.
+        self._remove_if_empty()
+
+    def _release(self) -> None:
+        """Give up a folder that holds nothing but the claim."""
+        kept = [entry for entry in self.path.rglob("*") if entry.is_file() and entry.name not in (ASKED, LOCK)]
+        if not kept:
+            shutil.rmtree(self.path, ignore_errors=True)
+
+    def _remove_if_empty(self) -> None:
+        if self.path.is_dir() and all(entry.name == LOCK for entry in self.path.iterdir()):
+            shutil.rmtree(self.path, ignore_errors=True)
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -107,8 +136,9 @@ class RunFolder:
         found: list[ItemScore] = []
         for part in sorted((self.path / PARTS).glob("*.jsonl")):
             try:
-                lines = part.read_text("utf-8").splitlines()
-                found.extend(ItemScore.model_validate_json(line) for line in lines)
+                # Not splitlines: an answer may hold separators that end a line for Python but not for JSON Lines.
+                lines = part.read_bytes().decode("utf-8").split("\n")
+                found.extend([ItemScore.model_validate_json(line) for line in lines if line.strip()])
             except (ValidationError, OSError, ValueError):
                 part.unlink(missing_ok=True)
         return found
@@ -117,7 +147,8 @@ class RunFolder:
         """Write the items, then the record that declares them complete."""
         lines = "".join(item.model_dump_json() + "\n" for item in items)
         write_text(self.path / ITEMS, lines)
-        write_text(self.path / RESULT, record.model_dump_json(indent=2) + "\n")
+        complete = record.model_copy(update={"items_sha256": text_fingerprint(lines)})
+        write_text(self.path / RESULT, complete.model_dump_json(indent=2) + "\n")
         shutil.rmtree(self.path / PARTS, ignore_errors=True)
 
 
@@ -130,19 +161,47 @@ def read_evaluation(path: Path) -> tuple[RunRecord, list[ItemScore]]:
         )
     try:
         record = RunRecord.model_validate_json(result.read_bytes())
-        with (path / ITEMS).open(encoding="utf-8") as stream:
-            items = [ItemScore.model_validate_json(line) for line in stream if line.strip()]
+        text = (path / ITEMS).read_bytes().decode("utf-8")
+        if record.items_sha256 and text_fingerprint(text) != record.items_sha256:
+            raise ValueError(f"{ITEMS} is not the file that was written with {RESULT}")
+        items = [ItemScore.model_validate_json(line) for line in text.split("\n") if line.strip()]
     except (ValidationError, OSError, ValueError) as error:
         raise DataError(
-            f"'{path}' is not a readable evaluation: {error}", hint="measure it again with `regrow eval`"
+            f"'{path}' is a damaged evaluation ({_first_fault(error)})",
+            hint="measure it again: the same `regrow eval` command replaces it",
         ) from error
     return record, items
 
 
-def _differences(before: dict[str, Any], now: dict[str, Any]) -> str:
-    if before.get("kind") != now["kind"]:
-        return f"a {before.get('kind')} instead of a {now['kind']}"
-    old, new = before.get("asked", {}), now["asked"]
-    names = sorted(key for key in {*old, *new} if old.get(key) != new.get(key))
-    shown = ", ".join(f"{key}: {old.get(key)!r} there, {new.get(key)!r} now" for key in names[:3])
-    return shown or "another request"
+def _first_fault(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        fault = error.errors()[0]
+        where = ".".join(str(part) for part in fault["loc"])
+        return f"{where}: {fault['msg']}" if where else str(fault["msg"])
+    return str(error).splitlines()[0]
+
+
+def differences(old_kind: Any, old: Any, kind: str, new: dict[str, Any]) -> str:
+    """Return in words how a request differs from the one that made what is there: option by option, nested ones by
+    their own names, hashes as "other model"."""
+    if old_kind != kind:
+        return f"its record is one of {old_kind}, not of {kind}"
+    there, now = _flat(old if isinstance(old, dict) else {}), _flat(new)
+    names = sorted(key for key in {*there, *now} if there.get(key) != now.get(key))
+    shown = [
+        f"another {name.removesuffix('_sha256').replace('_', ' ')}"
+        if name.endswith("_sha256")
+        else f"{name}: {there.get(name)!r} there, {now.get(name)!r} now"
+        for name in names[:4]
+    ]
+    return ", ".join(shown) or "another request"
+
+
+def _flat(values: dict[str, Any], before: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, dict):
+            found.update(_flat(value, f"{before}{key}."))
+        else:
+            found[f"{before}{key}"] = value
+    return found

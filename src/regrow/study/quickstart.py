@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
-from regrow.models.load import LoadedModel, load_model, locate
+from regrow.models.identity import model_identity
+from regrow.models.load import LoadedModel, block_count, load_model
 from regrow.protocols import Watcher
 from regrow.records.checkpoint import CheckpointFacts
 from regrow.records.specs import EvalSpec, HealSpec, PruneSpec, RepairSpec
@@ -15,7 +16,7 @@ from regrow.study.stages.calibration import HEALING_POOLS
 from regrow.study.stages.evaluate import evaluate
 from regrow.study.stages.heal import LOG, heal
 from regrow.study.stages.pools import pools_of
-from regrow.study.stages.prune import prune
+from regrow.study.stages.prune import prune, refuse_early
 from regrow.study.stages.repair import repair
 
 CHECKPOINTS = "checkpoints"
@@ -62,8 +63,13 @@ def quickstart(
 
     Raises StudyError when ``output`` holds another run.
     """
+    watch.begin(f"reading {source}")
+    identity = model_identity(source)
+    count = block_count(source)
+    watch.end(f"{count} blocks, sha256 {identity.weights_sha256[:12]}")
+    refuse_early(plan.prune, count)
     asked = {
-        "source": source,
+        "model_sha256": identity.sha256,
         "prune": plan.prune.model_dump(mode="json"),
         "repair": plan.repair.model_dump(mode="json"),
         "heal": plan.heal.model_dump(mode="json"),
@@ -71,11 +77,13 @@ def quickstart(
         "pool_examples": plan.pool_examples,
         "dtype": dtype,
     }
-    RunFolder(output).finished("quickstart", asked)
-    locate(source)
-    RunFolder(output).claim("quickstart", asked)
+    with RunFolder(output).claimed("quickstart", asked):
+        return _run(source, identity.weights_sha256, plan, output, _Place(watch=watch, dtype=dtype, device=device))
+
+
+def _run(source: str, weights_sha256: str, plan: QuickstartPlan, output: Path, place: _Place) -> QuickstartResult:
+    watch = place["watch"]
     checkpoints, evaluations, pools = output / CHECKPOINTS, output / EVALUATIONS, output / POOLS
-    place = _Place(watch=watch, dtype=dtype, device=device)
     done: list[Path] = []
 
     def measured(model: str, stage: str) -> None:
@@ -84,7 +92,7 @@ def quickstart(
 
     watch.note("[1/4] unpruned")
     measured(source, "unpruned")
-    _answer_prompts(source, plan, pools, place)
+    _answer_prompts(source, weights_sha256, plan, pools, place)
     watch.note("[2/4] pruned")
     prune(source, plan.prune, checkpoints / "pruned", pools_folder=pools, **place)
     measured(str(checkpoints / "pruned"), "pruned")
@@ -113,7 +121,7 @@ class _Place(TypedDict):
     device: str
 
 
-def _answer_prompts(source: str, plan: QuickstartPlan, pools: Path, place: _Place) -> None:
+def _answer_prompts(source: str, weights_sha256: str, plan: QuickstartPlan, pools: Path, place: _Place) -> None:
     """Have the unpruned model answer the healing prompts; cut, repair and healing all read these pools."""
     loaded: list[LoadedModel] = []
 
@@ -126,8 +134,9 @@ def _answer_prompts(source: str, plan: QuickstartPlan, pools: Path, place: _Plac
         plan.evaluation.suite,
         once,
         source=source,
-        weights_sha256="",
+        weights_sha256=weights_sha256,
         examples=plan.pool_examples,
         watch=place["watch"],
         folder=pools,
+        owned=True,
     )

@@ -8,12 +8,25 @@ from pathlib import Path
 from regrow.data.calibration import CalibrationSet, automatic_bos, from_stream, load_calibration
 from regrow.models.load import LoadedModel
 from regrow.protocols import Watcher
+from regrow.records.fingerprint import file_sha256
 from regrow.records.specs import PruneSpec, RepairSpec
-from regrow.study.stages.pools import pools_of
+from regrow.study.stages.pools import pools_content, pools_of
 
 HEALING_POOLS = "healing-pools"
 EXAMPLES_PER_POOL = 21
 """What the study takes: 126 examples of six pools."""
+
+
+def calibration_content(spec: PruneSpec | RepairSpec, *, suite: str = "mini", pools_folder: Path | None = None) -> str:
+    """Return the hash of what ``spec.calibration`` names where its name does not fix its content: a file, or pools in
+    a user's folder. "" in every other case."""
+    if spec.calibration == HEALING_POOLS:
+        return pools_content(suite, pools_folder) or ""
+    try:
+        file = Path(spec.calibration).expanduser()
+        return file_sha256(file) if file.is_file() else ""
+    except OSError:
+        return ""
 
 
 def calibration_of(

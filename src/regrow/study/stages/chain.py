@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 from regrow.data.chat import chat_format_of
-from regrow.errors import ModelError
+from regrow.errors import ModelError, StudyError
 from regrow.models.families import blocks_of
 from regrow.models.load import LoadedModel, load_model
 from regrow.protocols import Watcher
 from regrow.records.atomic import refuse_used
 from regrow.records.checkpoint import CheckpointFacts, Step, read_facts
+from regrow.records.fingerprint import file_sha256
 from regrow.records.results import provenance
+from regrow.records.store import differences
 
 
 def facts_before(loaded: LoadedModel) -> CheckpointFacts:
@@ -41,14 +44,38 @@ def step(kind: Any, options: dict[str, Any], outcome: dict[str, Any], *, seed: i
 def done_before(output: Path, kind: str, options: dict[str, Any]) -> CheckpointFacts | None:
     """Return the facts of ``output`` when exactly this step already made it; None when the folder is free.
 
-    Raises StudyError when it holds anything else. Asked before any work, so that a refusal costs nothing.
+    ``options`` name the input by the hash of its files (``input_sha256``), so a checkpoint made from another state of
+    the same folder is not taken for this one. Raises StudyError when the folder holds anything else, or a checkpoint
+    whose files have changed. Asked before any work, so that a refusal costs nothing.
     """
-    if output.is_dir():
-        facts = read_facts(output)
-        if facts is not None and facts.steps and facts.steps[-1].kind == kind and facts.steps[-1].options == options:
-            return facts
-    refuse_used(output)
-    return None
+    facts = read_facts(output) if output.is_dir() else None
+    if facts is None or not facts.steps:
+        refuse_used(output)
+        return None
+    last = facts.steps[-1]
+    asked = json.loads(json.dumps(options))
+    if last.kind != kind or {**last.options, **_names(asked)} != asked:
+        said = differences(last.kind, {**last.options, **_names(asked)}, kind, asked)
+        raise StudyError(
+            f"the output folder '{output}' already holds another checkpoint ({said})",
+            hint="name another folder with --output, or delete this one",
+        )
+    for name, sha256 in facts.weights_sha256.items():
+        file = output / name
+        if not file.is_file() or file_sha256(file) != sha256:
+            raise StudyError(
+                f"'{file}' is not the file that was saved there (its sha256 differs)",
+                hint=f"delete '{output}' and run the same command again",
+            )
+    return facts
+
+
+def _names(asked: dict[str, Any]) -> dict[str, Any]:
+    """Return the options that may differ without changing the result: those that only say where something lies, and
+    hashes of files that are not there any more (what they held is part of the result)."""
+    places: dict[str, Any] = {key: asked[key] for key in ("source", "pruned", "unpruned") if key in asked}
+    unknown: dict[str, Any] = {key: "" for key in ("pools_sha256", "calibration_sha256") if asked.get(key) == ""}
+    return {**places, **unknown}
 
 
 def checkpoint_facts(folder: str | Path, *, what: str) -> CheckpointFacts:
@@ -66,7 +93,15 @@ def checkpoint_facts(folder: str | Path, *, what: str) -> CheckpointFacts:
 def unpruned_model(facts: CheckpointFacts, source: str | None, *, dtype: str, device: str) -> LoadedModel:
     """Return the unpruned model behind a checkpoint, or the one given in its place; another model's weights are
     refused because everything fitted on it would be wrong."""
-    loaded = load_model(source or facts.source, dtype=dtype, device=device)
+    try:
+        loaded = load_model(source or facts.source, dtype=dtype, device=device)
+    except ModelError as error:
+        if source:
+            raise
+        raise ModelError(
+            f"the unpruned model of this checkpoint is no longer at '{facts.source}' ({error})",
+            hint="say where it is now with --unpruned MODEL",
+        ) from error
     if facts.source_weights_sha256 and loaded.weights_sha256 and loaded.weights_sha256 != facts.source_weights_sha256:
         raise ModelError(
             f"'{loaded.source}' has other weights (sha256 {loaded.weights_sha256[:12]}) than the model this checkpoint "

@@ -7,8 +7,9 @@ from pathlib import Path
 from regrow.capabilities.evaluate import evaluate as measure
 from regrow.capabilities.suites import suite
 from regrow.data.chat import chat_format_of
-from regrow.errors import ConfigError, did_you_mean
+from regrow.errors import ConfigError, DataError, did_you_mean
 from regrow.models.families import blocks_of, parameter_count
+from regrow.models.identity import model_identity
 from regrow.models.load import LoadedModel, load_model
 from regrow.protocols import Capability, Watcher
 from regrow.records.fingerprint import fingerprint
@@ -35,18 +36,23 @@ def evaluate(
     caller has in memory.
     """
     chosen = chosen_capabilities(spec)
-    asked = {"source": source, "spec": spec.model_dump(mode="json"), "label": label, "dtype": dtype}
+    identity = model_identity(source)
+    asked = {"model_sha256": identity.sha256, "spec": spec.model_dump(mode="json"), "label": label, "dtype": dtype}
     folder = RunFolder(output)
     if folder.finished("evaluation", asked):
-        watch.note(f"'{output}' already holds this evaluation")
-        return read_evaluation(output)
+        try:
+            found = read_evaluation(output)
+        except DataError as error:
+            watch.note(f"note: {error}; it is measured again")
+        else:
+            watch.note(f"'{output}' already holds this evaluation")
+            return found
     if loaded is None:
         watch.begin(f"loading {source}")
         loaded = load_model(source, dtype=dtype, device=device)
         watch.end(f"{len(blocks_of(loaded.model))} blocks")
     note_chat_format(loaded, watch)
-    with folder.held():
-        folder.claim("evaluation", asked)
+    with folder.claimed("evaluation", asked):
         before = folder.read_partial()
         if before:
             watch.note(f"{len(before)} items were already measured; the rest follows")
@@ -61,7 +67,9 @@ def evaluate(
             measurements=result.measurements,
             cost=result.cost,
             spec_fingerprint=fingerprint(spec.model_dump(mode="json")),
-            provenance=provenance({**asked, "chat_format": chat_format_of(loaded.tokenizer)}, seed=spec.seed),
+            provenance=provenance(
+                {**asked, "source": source, "chat_format": chat_format_of(loaded.tokenizer)}, seed=spec.seed
+            ),
         )
         folder.write_evaluation(record, result.items)
     return record, result.items

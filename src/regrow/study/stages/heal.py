@@ -5,8 +5,13 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from regrow.capabilities.suites import healing_suite
+from regrow.data.pools import Pool
 from regrow.errors import ModelError
 from regrow.heal.loop import heal as train
+from regrow.heal.mixture import read_mixture, token_quotas
+from regrow.heal.registry import LOSSES, SCOPES
+from regrow.models.identity import model_identity
 from regrow.models.load import LoadedModel, load_model
 from regrow.models.save import save_checkpoint
 from regrow.protocols import Watcher
@@ -21,7 +26,7 @@ from regrow.study.stages.chain import (
     step,
     unpruned_model,
 )
-from regrow.study.stages.pools import pools_of
+from regrow.study.stages.pools import content_of, pools_content, pools_of
 
 ADAPTER = "adapter"
 LOG = "healing_log.jsonl"
@@ -48,13 +53,28 @@ def heal(
     facts = checkpoint_facts(pruned, what="healing")
     if not facts.removed_blocks:
         raise ModelError(f"'{pruned}' has all its blocks, so there is nothing to heal", hint="prune it first")
-    options = {"pruned": str(pruned), "suite": suite, "pool_examples": pool_examples, **spec.model_dump(mode="json")}
+    # What can be refused without a model is refused before pools are answered and the folder is claimed.
+    SCOPES.entry(spec.scope)
+    LOSSES.entry(spec.loss)
+    names = [capability.name for capability in healing_suite(suite)]
+    quotas = token_quotas(read_mixture(spec.mixture), {name: Pool(name, ()) for name in names}, spec.tokens)
+    options = {
+        "pruned": str(pruned),
+        "input_sha256": model_identity(pruned).sha256,
+        "dtype": dtype,
+        "suite": suite,
+        "pool_examples": pool_examples,
+        "pools_sha256": pools_content(suite, pools_folder) or "",
+        "tokens_by_pool": quotas,
+        **spec.model_dump(mode="json"),
+    }
     found = done_before(output, "heal", options)
     if found is not None:
         watch.note(f"'{output}' is already this very checkpoint")
         return found
     state = output.with_name(output.name + ".healing")
-    asked = {**options, "dtype": dtype}
+    # The engine itself compares the sequences drawn from the pools.
+    asked = {key: value for key, value in options.items() if key not in ("pruned", "pools_sha256")}
     RunFolder(state).finished("healing", asked)
     teacher: list[LoadedModel] = []
 
@@ -73,12 +93,13 @@ def heal(
         folder=pools_folder,
     )
     teacher.clear()
+    if pools_folder is not None:
+        options["pools_sha256"] = content_of(pools)
     watch.begin(f"loading {pruned}")
     loaded = load_model(pruned, dtype=dtype, device=device)
     watch.end()
     note_chat_format(loaded, watch)
-    with RunFolder(state).held():
-        RunFolder(state).claim("healing", asked)
+    with RunFolder(state).claimed("healing", asked):
         result = train(loaded, pools, spec, state, watch=watch)
     for remark in result.notes:
         watch.note(f"note: {remark}")

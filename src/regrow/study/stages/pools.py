@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from regrow.capabilities.suites import healing_suite
 from regrow.capabilities.teacher import build_pool
 from regrow.data.pools import Pool, load_pool, save_pool
-from regrow.errors import DataError
+from regrow.errors import DataError, StudyError
 from regrow.models.cache import cache_folder
 from regrow.models.load import LoadedModel
 from regrow.protocols import Watcher
+from regrow.records.atomic import disk_error
 from regrow.records.fingerprint import fingerprint
 
 
@@ -24,12 +26,17 @@ def pools_of(
     examples: int,
     watch: Watcher,
     folder: Path | None = None,
+    owned: bool = False,
 ) -> dict[str, Pool]:
     """Return the healing pools of a suite by name, each with at most ``examples`` prompts answered by the teacher.
 
     Pools found in ``folder`` (default: the cache, under the teacher's weights and the prompts' fingerprint) are read;
     the others are written as soon as they are complete, so that a stopped run loses at most one pool. ``teacher`` is
     called only when something must be answered.
+
+    A damaged pool in the cache, or in a folder that belongs to the run (``owned``), is moved aside and made again; in
+    a user's folder it is refused, as is a pool that another model than ``weights_sha256`` answered. Raises DataError
+    for both, before anything is answered.
     """
     prompts = {
         capability.name: (capability, list(capability.items("heal"))) for capability in healing_suite(suite_name)
@@ -43,18 +50,72 @@ def pools_of(
     )
     place = folder or cache_folder("pools", asked[:24])
     found: dict[str, Pool] = {}
+    for name in prompts:
+        if not (place / name).exists():
+            continue
+        try:
+            found[name] = load_pool(place / name)
+        except DataError as error:
+            if folder is not None and not owned:
+                raise
+            aside = _moved_aside(place / name)
+            watch.note(f"note: {error}; it was moved to '{aside}' and the pool '{name}' is made again")
+            continue
+        _refuse_other_teacher(found[name], place / name, weights_sha256)
+        if folder is not None and not owned and found[name].asked not in (None, examples):
+            watch.note(
+                f"note: the pool '{place / name}' was made for {found[name].asked} examples, so --pool-examples "
+                f"{examples} has no effect on it"
+            )
     for name, (capability, items) in prompts.items():
-        target = place / name
-        if target.exists():
-            try:
-                found[name] = load_pool(target)
-                continue
-            except DataError as error:
-                watch.note(f"note: {error}; the pool '{name}' is made again")
+        if name in found:
+            continue
         shown = name.replace("_", " ")
         watch.begin(f"{source} answers healing prompts: {shown}", None, "prompts")
         pool = build_pool(teacher(), capability, items, name=name, max_examples=examples, watch=watch)
-        save_pool(pool, target)
+        pool = replace(pool, teacher=source, teacher_weights_sha256=weights_sha256, asked=examples)
+        try:
+            save_pool(pool, place / name)
+        except StudyError as error:
+            if folder is None:
+                raise StudyError(str(error), hint="free some space, or set REGROW_CACHE to another folder") from error
+            raise
         watch.end(f"{len(pool.examples)} kept, {sum(pool.dropped.values())} dropped")
         found[name] = pool
-    return found
+    return {name: found[name] for name in prompts}
+
+
+def pools_content(suite_name: str, folder: Path | None) -> str | None:
+    """Return the fingerprint of the pools of a suite in a user's folder; None when none is named or one is not there
+    (or not readable: :func:`pools_of` says so)."""
+    if folder is None:
+        return None
+    try:
+        return fingerprint([load_pool(folder / entry.name).fingerprint for entry in healing_suite(suite_name)])
+    except DataError:
+        return None
+
+
+def content_of(pools: dict[str, Pool]) -> str:
+    """Return what :func:`pools_content` returns once ``pools`` are in their folder."""
+    return fingerprint([pool.fingerprint for pool in pools.values()])
+
+
+def _refuse_other_teacher(pool: Pool, place: Path, weights_sha256: str) -> None:
+    if pool.teacher_weights_sha256 and weights_sha256 and pool.teacher_weights_sha256 != weights_sha256:
+        raise DataError(
+            f"the pool '{place}' was answered by '{pool.teacher}' (weights {pool.teacher_weights_sha256[:12]}), not by "
+            f"the unpruned model of this checkpoint ({weights_sha256[:12]})",
+            hint="name another folder with --pools, or none to use the cache",
+        )
+
+
+def _moved_aside(folder: Path) -> Path:
+    number = 1
+    while (aside := folder.with_name(f".{folder.name}.damaged-{number}")).exists():
+        number += 1
+    try:
+        folder.rename(aside)
+    except OSError as error:
+        raise disk_error(folder, error) from error
+    return aside

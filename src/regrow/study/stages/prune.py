@@ -5,17 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 from regrow.criteria.merging import merge_blocks, merges_of
-from regrow.criteria.order import removal_count
+from regrow.criteria.order import candidates, protected_blocks, removal_count
 from regrow.criteria.ranking import needs_text, score_blocks
+from regrow.criteria.registry import CRITERIA
 from regrow.errors import ConfigError, ModelError
 from regrow.models.families import blocks_of
-from regrow.models.load import LoadedModel, load_model
+from regrow.models.identity import model_identity
+from regrow.models.load import LoadedModel, block_count, load_model
 from regrow.models.save import save_checkpoint
 from regrow.protocols import Watcher
 from regrow.records.checkpoint import CheckpointFacts
 from regrow.records.results import LayerScores
 from regrow.records.specs import PruneSpec
-from regrow.study.stages.calibration import calibration_of
+from regrow.study.stages.calibration import calibration_content, calibration_of
 from regrow.study.stages.chain import done_before, facts_before, step
 from regrow.surgery import check_blocks, remove_blocks
 
@@ -38,11 +40,18 @@ def prune(
     if (spec.blocks is None) == (spec.remove is None):
         raise ConfigError("say either how many blocks to remove or which", hint="--remove 2, or --blocks 13,14")
     reads_text = spec.blocks is None and needs_text(spec.criterion)
-    options = {"source": source, **spec.model_dump(mode="json")}
+    options = {
+        "source": source,
+        "input_sha256": model_identity(source).sha256,
+        "calibration_sha256": calibration_content(spec, pools_folder=pools_folder) if reads_text else "",
+        "dtype": dtype,
+        **spec.model_dump(mode="json"),
+    }
     found = done_before(output, "prune", options)
     if found is not None:
         watch.note(f"'{output}' is already this very checkpoint")
         return found
+    refuse_early(spec, block_count(source))
     watch.begin(f"loading {source}")
     loaded = load_model(source, dtype=dtype, device=device)
     count = len(blocks_of(loaded.model))
@@ -61,6 +70,8 @@ def prune(
     else:
         assert spec.remove is not None
         scores = _choose(loaded, spec, removal_count(spec.remove, count), reads_text, watch, pools_folder)
+        if reads_text:  # pools that were not there before are now
+            options["calibration_sha256"] = calibration_content(spec, pools_folder=pools_folder)
         removed = scores.removed
     if scores is not None:
         # Only laco merges: it folds what it removes into an earlier block.
@@ -77,6 +88,16 @@ def prune(
     facts = save_checkpoint(loaded, output, facts)
     watch.end("same logits, same cached generation")
     return facts
+
+
+def refuse_early(spec: PruneSpec, blocks: int) -> None:
+    """Raise ConfigError for a cut that no model of so many blocks allows, before anything is loaded."""
+    CRITERIA.entry(spec.criterion)
+    protected_blocks(spec.protect, blocks)
+    if spec.blocks is not None:
+        check_blocks(spec.blocks, blocks)
+    elif spec.remove is not None:
+        candidates(spec.criterion, blocks, remove=removal_count(spec.remove, blocks), protect=spec.protect)
 
 
 def _choose(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from regrow.errors import ModelError
+from regrow.models.identity import model_identity
 from regrow.models.load import load_model
 from regrow.models.save import save_checkpoint
 from regrow.protocols import Watcher
@@ -12,7 +13,7 @@ from regrow.records.checkpoint import CheckpointFacts
 from regrow.records.specs import RepairSpec
 from regrow.repair.fit import fit_repair
 from regrow.repair.registry import REPAIRS
-from regrow.study.stages.calibration import calibration_of
+from regrow.study.stages.calibration import calibration_content, calibration_of
 from regrow.study.stages.chain import checkpoint_facts, done_before, facts_before, step, unpruned_model
 
 
@@ -46,7 +47,14 @@ def repair(
             f"'{pruned}' was healed on {facts.healing_tokens:,} tokens; a repair must come before healing",
             hint="repair the pruned checkpoint, then heal the result",
         )
-    options = {"pruned": str(pruned), "unpruned": unpruned, **spec.model_dump(mode="json")}
+    options = {
+        "pruned": str(pruned),
+        "unpruned": unpruned,
+        "input_sha256": model_identity(pruned).sha256,
+        "calibration_sha256": calibration_content(spec, pools_folder=pools_folder),
+        "dtype": dtype,
+        **spec.model_dump(mode="json"),
+    }
     found = done_before(output, "repair", options)
     if found is not None:
         watch.note(f"'{output}' is already this very checkpoint")
@@ -56,6 +64,7 @@ def repair(
     loaded = load_model(pruned, dtype=dtype, device=device)
     watch.end()
     calibration = calibration_of(spec, original, watch=watch, pools_folder=pools_folder)
+    options["calibration_sha256"] = calibration_content(spec, pools_folder=pools_folder)  # pools may be there only now
     result = fit_repair(original, loaded, calibration, spec, watch=watch)
     for warning in result.warnings:
         watch.note(f"note: {warning}")

@@ -1,0 +1,39 @@
+"""Two rows of a few tokens through a model just loaded: is it a decoder, and does it compute numbers at all?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from regrow.errors import ModelError
+
+_TOKENS = 8
+
+
+def check_decoder(model: Any, name: str) -> None:
+    """Raise ModelError when the logits of ``model`` are not finite, or when a later token changes earlier logits (a
+    bidirectional encoder, which configuration files do not always own up to)."""
+    vocabulary = model.config.get_text_config().vocab_size
+    device = next(model.parameters()).device
+    row = (torch.arange(1, _TOKENS + 1, device=device) * 37 + 11) % vocabulary
+    other = row.clone()
+    other[-1] = (row[-1] + 1) % vocabulary
+    with torch.inference_mode():
+        logits = model(torch.stack([row, other]), use_cache=False).logits.float()
+    if not bool(torch.isfinite(logits).all()):
+        broken = [key for key, weight in model.named_parameters() if not bool(torch.isfinite(weight).all())]
+        where = f"the weights '{broken[0]}' hold NaN or infinity" if broken else "its numbers overflow"
+        dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+        raise ModelError(
+            f"'{name}' does not compute finite logits in {dtype}: {where}",
+            hint="fetch or make the checkpoint again" if broken else "load it with --dtype float32 or bfloat16",
+        )
+    gap = (logits[0, :-1] - logits[1, :-1]).abs().max().item()
+    exact = next(model.parameters()).dtype == torch.float32
+    if gap > (1e-5 if exact else 5e-3) * max(1.0, logits.abs().max().item()):
+        raise ModelError(
+            f"'{name}' is not a causal decoder: a later token changes what it predicts earlier "
+            f"({type(model).__name__})",
+            hint="pass a decoder such as Llama, Qwen, Gemma, Mistral, OLMo, Phi, GPT-NeoX or GPT-2",
+        )
