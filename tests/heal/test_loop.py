@@ -315,7 +315,7 @@ def test_a_padded_run_gives_the_same_weights(tmp_path: Path, monkeypatch: pytest
     packed = sample_model()
     run(tmp_path / "packed", packed, dropout=0.0)
     padded = sample_model()
-    monkeypatch.setattr("regrow.heal.loop.why_not_packed", lambda *_, **__: "for the test")
+    monkeypatch.setattr("regrow.heal.setup.why_not_packed", lambda *_, **__: "for the test")
     result = run(tmp_path / "padded", padded, dropout=0.0)
     assert result.packing == "for the test"
     for name, weight in weights_of(packed.model).items():

@@ -10,9 +10,9 @@ import torch
 from regrow.data.pools import Example
 from regrow.heal.gradients import GradientMaker
 from regrow.heal.microbatch import padded_microbatches
+from regrow.heal.objective import objective_of
 from regrow.heal.packing_check import why_not_packed
 from regrow.heal.plan import plan_heal
-from regrow.heal.registry import LOSSES
 from regrow.heal.response_logits import response_logits
 from tests.conftest import TINY_FAMILIES
 from tests.heal.samples import sample_model, sample_pools, sample_spec
@@ -60,7 +60,7 @@ def test_loss_and_gradients_of_every_weight(family: str, share: bool) -> None:
     loaded.model.zero_grad()
     maker = GradientMaker(
         loaded.model,
-        LOSSES.get("response-cross-entropy"),
+        objective_of("response-cross-entropy"),
         sample_spec(share_prefix=share, microbatch_tokens=300),
         torch.float32,
         packed=True,
@@ -81,7 +81,7 @@ def test_padded_batches_too(family: str) -> None:
     loaded.model.zero_grad()
     maker = GradientMaker(
         loaded.model,
-        LOSSES.get("response-cross-entropy"),
+        objective_of("response-cross-entropy"),
         sample_spec(microbatch_tokens=300),
         torch.float32,
         packed=False,
@@ -109,7 +109,8 @@ def test_the_head_is_computed_on_response_positions_alone() -> None:
     seen: list[int] = []
     loaded.model.lm_head.register_forward_hook(lambda _, args, out: seen.append(out.numel() // out.shape[-1]))
     examples = sequences(loaded)
-    maker = GradientMaker(loaded.model, LOSSES.get("response-cross-entropy"), sample_spec(), torch.float32, packed=True)
+    objective = objective_of("response-cross-entropy")
+    maker = GradientMaker(loaded.model, objective, sample_spec(), torch.float32, packed=True)
     with maker.ready():
         maker.add(0, examples)
     assert sum(seen) == sum(len(entry.response_ids) for entry in examples)
@@ -121,7 +122,7 @@ def test_the_cut_into_microbatches_does_not_change_the_update() -> None:
         loaded = sample_model()
         maker = GradientMaker(
             loaded.model,
-            LOSSES.get("response-cross-entropy"),
+            objective_of("response-cross-entropy"),
             sample_spec(microbatch_tokens=limit),
             torch.float32,
             packed=True,

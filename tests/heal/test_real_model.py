@@ -12,9 +12,9 @@ import torch
 from regrow.data.pools import Example, Pool
 from regrow.heal.gradients import GradientMaker
 from regrow.heal.loop import heal
+from regrow.heal.objective import objective_of
 from regrow.heal.packing_check import why_not_packed
 from regrow.heal.plan import plan_heal
-from regrow.heal.registry import LOSSES
 from regrow.models.load import LoadedModel
 from regrow.records.specs import HealSpec
 from regrow.surgery import remove_blocks
@@ -45,7 +45,7 @@ def test_packed_rows_compute_the_same_on_real_weights(pruned: LoadedModel) -> No
     found = []
     for packed in (True, False):
         pruned.model.zero_grad()
-        maker = GradientMaker(pruned.model, LOSSES.get(spec.loss), spec, torch.float32, packed=packed)
+        maker = GradientMaker(pruned.model, objective_of(spec.loss), spec, torch.float32, packed=packed)
         with maker.ready():
             result = maker.add(0, examples)
         found.append((result, norm.grad.clone()))

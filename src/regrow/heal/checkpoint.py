@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from pydantic import ValidationError
@@ -30,8 +31,9 @@ _MOMENT = "optimizer/"
 
 
 class Progress(Frozen):
-    """How far a run is. ``tokens`` are those trained on, ``wall_seconds`` the time of all its sessions; ``precision``
-    and ``packing`` (empty, or why sequences are padded instead) are choices that a resumed run must repeat."""
+    """How far a run is. ``tokens`` are those trained on, ``wall_seconds`` the time of all its sessions; ``precision``,
+    ``packing`` (empty, or why sequences are padded instead) and ``reuse`` (empty, or why a frozen prefix runs anew) are
+    choices that a resumed run must repeat."""
 
     request: str
     updates_done: int
@@ -39,6 +41,7 @@ class Progress(Frozen):
     wall_seconds: float
     precision: str
     packing: str
+    reuse: str = "not asked"
     tensors_sha256: str = ""
 
 
@@ -50,21 +53,34 @@ class Restored:
     notes: tuple[str, ...]
 
 
+def name_of(updates_done: int) -> str:
+    """Return the name of the checkpoint after so many updates."""
+    return f"update-{updates_done:06d}"
+
+
 def save_state(
-    folder: Path, progress: Progress, parameters: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer
+    folder: Path,
+    progress: Progress,
+    parameters: Mapping[str, nn.Parameter],
+    optimizer: torch.optim.Optimizer,
+    *,
+    write: bool = True,
 ) -> None:
     """Write a checkpoint under ``folder`` and delete all but the last two. Raises StudyError when the disk refuses;
-    the older ones are then untouched."""
+    the older ones are then untouched. Sharded weights are gathered, in which every process must take part; those that
+    do not ``write`` call it for that alone."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     tensors: dict[str, torch.Tensor] = {}
     for name, weight in parameters.items():
-        tensors[_WEIGHT + name] = weight.detach().contiguous()
+        tensors[_WEIGHT + name] = whole(weight)
         for key, value in optimizer.state.get(weight, {}).items():
-            tensors[f"{_MOMENT}{key}/{name}"] = torch.as_tensor(value).detach().contiguous()
+            tensors[f"{_MOMENT}{key}/{name}"] = whole(torch.as_tensor(value))
+    if not write:
+        return
     place = folder / FOLDER
-    target = place / f"update-{progress.updates_done:06d}"
+    target = place / name_of(progress.updates_done)
     if target.exists():
         # Left by a run that was damaged later on: what is written now is the same state, and whole.
         shutil.rmtree(target)
@@ -75,10 +91,10 @@ def save_state(
             raise disk_error(target, OSError(str(error))) from error
         complete = progress.model_copy(update={"tensors_sha256": file_sha256(beside / _TENSORS)})
         write_text(beside / _STATE, complete.model_dump_json(indent=2) + "\n")
-    whole = [path for path in _found(folder) if path <= target]
+    up_to_here = [path for path in _found(folder) if path <= target]
     for old in _found(folder):
         # Later ones than this were passed over as damaged.
-        if old not in whole[-KEPT:]:
+        if old not in up_to_here[-KEPT:]:
             shutil.rmtree(old, ignore_errors=True)
 
 
@@ -111,6 +127,22 @@ def restore_state(
     return Restored(None, tuple(notes))
 
 
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor in one piece, gathered from all processes where it is sharded."""
+    gather = getattr(tensor, "full_tensor", None)
+    return (tensor if gather is None else gather()).detach().contiguous()
+
+
+def like(value: torch.Tensor, weight: Any) -> torch.Tensor:
+    """Return ``value`` where ``weight`` is, and sharded as it is."""
+    value = value.to(weight.device)
+    if not hasattr(weight, "full_tensor"):
+        return value
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(value, weight.device_mesh, weight.placements)
+
+
 def clear_checkpoints(folder: Path) -> None:
     """Delete the checkpoints of a finished run; its log and its adapter stay."""
     shutil.rmtree(folder / FOLDER, ignore_errors=True)
@@ -136,11 +168,11 @@ def _load(file: Path, parameters: Mapping[str, nn.Parameter], optimizer: torch.o
             raise ValueError(f"the shape of '{name}' differs")
     for name, weight in parameters.items():
         with torch.no_grad():
-            weight.copy_(tensors[_WEIGHT + name])
+            weight.copy_(like(tensors[_WEIGHT + name], weight))
         optimizer.state[weight] = {}
     for key, value in tensors.items():
         if key.startswith(_MOMENT):
             moment, _, name = key.removeprefix(_MOMENT).partition("/")
             weight = parameters[name]
             # Adam's step counts stay on the CPU, as torch keeps them.
-            optimizer.state[weight][moment] = value if moment == "step" else value.to(weight.device)
+            optimizer.state[weight][moment] = value if moment == "step" else like(value, weight)

@@ -23,23 +23,26 @@ class DivergenceGuard:
         self._first: float | None = None
         self._above = 0
 
-    def check(self, update: int, loss: float, gradient_norm: float, examples: Sequence[Example]) -> None:
-        """Raise StudyError naming the update (0-based) and its examples when the run must stop."""
+    def check(
+        self, update: int, loss: float, gradient_norm: float, examples: Sequence[Example], *, kept: str = ""
+    ) -> None:
+        """Raise StudyError naming the update (1-based), its examples and the last good checkpoint (``kept``; "" when
+        none was written yet) when the run must stop."""
         for what, value in (("loss", loss), ("gradient norm", gradient_norm)):
             if not math.isfinite(value):
-                raise self._error(f"the {what} is {value}", update, examples)
+                raise self._error(f"the {what} is {value}", update, examples, kept)
         self._first = loss if self._first is None else self._first
         limit = max(2 * self._uniform, 3 * self._first)
         self._above = self._above + 1 if loss > limit else 0
         if self._above == PATIENCE:
             raise self._error(
-                f"the loss is above {limit:.2f} for {PATIENCE} updates ({loss:.2f} now)", update, examples
+                f"the loss is above {limit:.2f} for {PATIENCE} updates ({loss:.2f} now)", update, examples, kept
             )
 
-    def _error(self, what: str, update: int, examples: Sequence[Example]) -> StudyError:
+    def _error(self, what: str, update: int, examples: Sequence[Example], kept: str) -> StudyError:
+        last = f"the last good checkpoint, {kept}, was kept" if kept else "no checkpoint had been written yet"
         names = ", ".join(f"{entry.pool}/{entry.example_id}" for entry in examples)
         return StudyError(
             f"healing stopped at update {update + 1}: {what} (examples: {names})",
-            hint="lower the learning rate and heal into another folder, or look at these examples; "
-            "the last good checkpoint was kept",
+            hint=f"lower the learning rate and heal into another folder, or look at these examples; {last}",
         )

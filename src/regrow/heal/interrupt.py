@@ -10,14 +10,15 @@ from typing import Any
 
 
 class StopRequest:
-    """Whether the user has asked to stop. A second request is not held back:
-    it raises KeyboardInterrupt at once (``forced``)."""
+    """Whether the user has asked to stop. A second request is not held back: it raises KeyboardInterrupt at once
+    (``forced``). A ``patient`` one waits however often it is asked: torchrun passes on what a terminal sends too."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, patient: bool = False) -> None:
         self.asked = self.forced = False
+        self._patient = patient
 
     def __call__(self, number: int, frame: Any) -> None:
-        if self.asked:
+        if self.asked and not self._patient:
             self.forced = True
             raise KeyboardInterrupt
         self.asked = True
@@ -29,9 +30,9 @@ class StopRequest:
 
 
 @contextmanager
-def held_interrupts() -> Iterator[StopRequest]:
+def held_interrupts(*, patient: bool = False) -> Iterator[StopRequest]:
     """Yield the stop request that SIGINT sets while the context lasts (only the main thread can catch signals)."""
-    request = StopRequest()
+    request = StopRequest(patient=patient)
     if threading.current_thread() is not threading.main_thread():
         yield request
         return

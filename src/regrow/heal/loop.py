@@ -15,17 +15,20 @@ import torch
 from regrow.data.pools import Pool
 from regrow.errors import StudyError
 from regrow.heal.adapter import base_fingerprint, save_adapter
-from regrow.heal.checkpoint import Progress, restore_state, save_state
+from regrow.heal.checkpoint import Progress, name_of, restore_state, save_state
 from regrow.heal.divergence import DivergenceGuard
 from regrow.heal.gradients import GradientMaker
 from regrow.heal.interrupt import StopRequest, held_interrupts
-from regrow.heal.packing_check import why_not_packed
+from regrow.heal.loggers import Loggers
 from regrow.heal.plan import HealPlan, plan_heal
-from regrow.heal.precision import PRECISIONS, choose_precision
-from regrow.heal.registry import LOSSES, SCOPES
+from regrow.heal.processes import current
+from regrow.heal.registry import SCOPES
 from regrow.heal.schedule import learning_rate_factor
 from regrow.heal.scopes import Trained, all_frozen, learning_rate_of
+from regrow.heal.setup import Setup, Unpruned, prepare
 from regrow.heal.training_log import TrainingLog, refuse_unwritable
+from regrow.heal.validate import validate
+from regrow.models.bridges import bridges_of
 from regrow.models.families import text_config_of
 from regrow.models.load import LoadedModel
 from regrow.protocols import Watcher
@@ -40,14 +43,15 @@ OnProgress = Callable[[int, int, int, int, float, float, float], None]
 """Called after each update with (update, updates, tokens, total tokens, loss, tokens per second, seconds left)."""
 
 # What may differ between the sessions of one run without changing its result.
-_FREE = {"checkpoint_every_seconds"}
+_FREE = {"checkpoint_every_seconds", "gradient_checkpointing", "state_cache_gb"}
 
 
 @dataclass
 class HealResult:
     """What came out. ``loaded`` holds the healed model (adapter merged); ``adapter_folder`` is None for scopes without
-    one. ``packing`` is empty when rows were packed, else the reason why sequences were padded; ``notes`` are remarks
-    for the user (damaged checkpoints passed over)."""
+    one. ``packing`` is empty when rows were packed, else the reason why sequences were padded; ``reuse`` is empty when
+    the states below the lowest trained block were kept and reused, else the reason why not; ``notes`` are remarks for
+    the user (damaged checkpoints passed over)."""
 
     loaded: LoadedModel
     plan: HealPlan
@@ -62,6 +66,8 @@ class HealResult:
     resumed_at: int
     trained_parameters: int
     learning_rate: float
+    reuse: str = ""
+    processes: int = 1
     notes: tuple[str, ...] = ()
 
     @property
@@ -74,6 +80,8 @@ class HealResult:
             "trained_parameters": self.trained_parameters,
             "precision": self.precision,
             "packing": self.packing or "packed",
+            "frozen_prefix": self.reuse or "reused",
+            "processes": self.processes,
             "wall_seconds": round(self.wall_seconds, 3),
         }
 
@@ -84,33 +92,54 @@ def heal(
     spec: HealSpec,
     folder: Path,
     *,
+    unpruned: Unpruned | None = None,
     watch: Watcher | None = None,
     on_progress: OnProgress | None = None,
+    log_to: Iterable[str] = (),
 ) -> HealResult:
     """Return the healed model after training ``loaded.model`` in place on the mixture that ``spec`` asks for.
 
     ``folder`` keeps checkpoints, the log and the adapter. The same call continues a run that was stopped there, at
     whatever moment; on a CPU, with as many threads, it ends with the same bits as a run that was not stopped. A
-    finished run is loaded, not repeated.
+    finished run is loaded, not repeated. ``unpruned`` gives the unpruned model to losses that compare with it.
+    ``log_to`` names experiment trackers (see loggers.py) that get each line of the log too.
+
+    Under torchrun (see processes.py) every process calls this with the same arguments; the first one writes, and
+    ``folder`` must be one that all can read.
 
     Raises StudyError when ``folder`` holds another run, when the loss diverges or the disk is full; DataError and
-    ConfigError as :func:`regrow.heal.plan.plan_heal` and the scope do; KeyboardInterrupt after Ctrl-C, once the state
-    is saved. After an error the model of a LoRA scope is the one that came in.
+    ConfigError as :func:`regrow.heal.plan.plan_heal`, :func:`regrow.heal.validate.validate` and the scope do;
+    KeyboardInterrupt after Ctrl-C, once the state is saved. After an error the model of a LoRA scope is the one that
+    came in.
     """
-    loss = LOSSES.get(spec.loss)
+    validate(
+        spec,
+        facts=loaded.facts,
+        source=loaded.source,
+        unpruned=unpruned is not None,
+        bridged=bool(bridges_of(loaded.model)),
+    )
     scope = SCOPES.get(spec.scope)
+    processes = current()
     plan = plan_heal(pools, spec, loaded.tokenizer)
-    refuse_unwritable(folder)
     base = base_fingerprint(loaded.model)
-    request = _claim(folder, spec, plan, base)
+    if processes.first:
+        refuse_unwritable(folder)
+        request = processes.tell(_claim(folder, spec, plan, base))
+    else:
+        request = processes.tell(None)
     loaded.model.eval()
     with all_frozen(loaded.model):
         trained = scope(loaded, spec)
         try:
-            run = _Run(loaded, trained, plan, spec, folder, request)
+            setup = Setup(loaded, trained, plan, spec, base, unpruned, processes)
+            run = _Run(setup, folder, request, Loggers(log_to if processes.first else ()))
             run.restore(watch)
-            run.train(loss, watch, on_progress)
-            adapter = None if trained.adapter is None else save_adapter(trained.adapter, folder / ADAPTER, base)
+            run.train(watch, on_progress)
+            adapter = None if trained.adapter is None else folder / ADAPTER
+            if adapter is not None and processes.first:
+                save_adapter(trained.adapter, adapter, base)
+            processes.wait()
         except BaseException:
             trained.withdraw()
             raise
@@ -124,38 +153,39 @@ def heal(
         updates=plan.updates,
         tokens=plan.tokens,
         loss=run.log.last_loss(),
-        precision=run.precision,
-        packing=run.packing,
+        precision=setup.precision,
+        packing=setup.packing,
         wall_seconds=run.wall_seconds,
         resumed_at=run.resumed_at,
         trained_parameters=size,
         learning_rate=run.learning_rate,
+        reuse=setup.reuse,
+        processes=processes.count,
         notes=run.notes,
     )
 
 
 @dataclass
 class _Run:
-    """One session of a healing run: what is trained, how far it got, where that is kept."""
+    """One session of a healing run: how far it got and where that is kept."""
 
-    loaded: LoadedModel
-    trained: Trained
-    plan: HealPlan
-    spec: HealSpec
+    setup: Setup
     folder: Path
     request: str
+    loggers: Loggers
     done: int = 0
     tokens: int = 0
     wall_seconds: float = 0.0
     resumed_at: int = 0
-    precision: str = ""
-    packing: str = ""
+    kept: str = ""
     notes: tuple[str, ...] = ()
     learning_rate: float = field(init=False)
     optimizer: torch.optim.Optimizer = field(init=False)
     log: TrainingLog = field(init=False)
 
     def __post_init__(self) -> None:
+        self.plan, self.spec, self.processes = self.setup.plan, self.setup.spec, self.setup.processes
+        self.trained: Trained = self.setup.trained
         self.learning_rate = learning_rate_of(self.spec)
         weights = list(self.trained.parameters.values())
         self.optimizer = torch.optim.AdamW(weights, lr=self.learning_rate, weight_decay=0.0)
@@ -163,35 +193,45 @@ class _Run:
 
     def restore(self, watch: Watcher | None) -> None:
         """Take up the last whole checkpoint, or decide how a fresh run computes."""
-        found = restore_state(self.folder, self.request, self.trained.parameters, self.optimizer)
+        if self.processes.first:
+            found = restore_state(self.folder, self.request, self.trained.parameters, self.optimizer)
+        self.processes.wait()
+        if not self.processes.first:
+            found = restore_state(self.folder, self.request, self.trained.parameters, self.optimizer)
         self.notes = found.notes
-        if found.progress is not None:
-            self.done = self.resumed_at = found.progress.updates_done
-            self.tokens, self.wall_seconds = found.progress.tokens, found.progress.wall_seconds
-            self.precision, self.packing = found.progress.precision, found.progress.packing
+        setup, progress = self.setup, found.progress
+        if progress is not None:
+            self.done = self.resumed_at = progress.updates_done
+            self.kept = name_of(self.done)
+            self.tokens, self.wall_seconds = progress.tokens, progress.wall_seconds
+            setup.precision, setup.packing, setup.reuse = progress.precision, progress.packing, progress.reuse
         else:
-            dtype = choose_precision(self.spec.precision, self.loaded.model)
-            self.precision = next(name for name, known in PRECISIONS.items() if known == dtype)
-            self.packing = why_not_packed(self.loaded.model, self.plan.order, share_prefix=self.spec.share_prefix)
-        self.log.cut_back(self.done)
+            setup.decide()
+        if self.processes.first:
+            self.log.cut_back(self.done)
         if watch is not None:
             for note in self.notes:
                 watch.note(f"note: {note}")
-            if self.packing and not self.done:
-                watch.note(f"note: sequences are padded instead of packed, because {self.packing}")
+            if setup.packing and not self.done:
+                watch.note(f"note: sequences are padded instead of packed, because {setup.packing}")
 
-    def train(self, loss: Any, watch: Watcher | None, on_progress: OnProgress | None) -> None:
+    def train(self, watch: Watcher | None, on_progress: OnProgress | None) -> None:
         """Run the updates that are left; the state is saved now and then, at the end and after a Ctrl-C."""
         if self.done == self.plan.updates:
             return
+        with self.loggers.open(self.folder, self.setup.described), prepare(self.setup, watch) as maker:
+            if watch is not None:
+                watch.begin(_task(self.done, self.plan.updates), self.plan.tokens - self.tokens, "tokens")
+            self._train(maker, watch, on_progress)
         if watch is not None:
-            watch.begin(_task(self.done, self.plan.updates), self.plan.tokens - self.tokens, "tokens")
-        dtype = PRECISIONS[self.precision]
-        maker = GradientMaker(self.loaded.model, loss, self.spec, dtype, packed=not self.packing)
-        guard = DivergenceGuard(text_config_of(self.loaded.model).vocab_size)
+            watch.end(f"{self.tokens:,} tokens, {self.plan.updates} updates")
+
+    def _train(self, maker: GradientMaker, watch: Watcher | None, on_progress: OnProgress | None) -> None:
+        guard = DivergenceGuard(text_config_of(self.setup.loaded.model).vocab_size)
+        alone = self.processes.count == 1
         first_tokens, began, saved = self.tokens, time.monotonic(), time.monotonic()
         seconds_before, done_when_saved = self.wall_seconds, self.done
-        with held_interrupts() as stop, maker.ready():
+        with held_interrupts(patient=not alone) as stop:
             try:
                 while self.done < self.plan.updates:
                     started, tokens_before = time.monotonic(), self.tokens
@@ -199,37 +239,40 @@ class _Run:
                     now = time.monotonic()
                     self.wall_seconds = seconds_before + now - began
                     entry["tokens_per_second"] = round((self.tokens - tokens_before) / max(now - started, 1e-9), 1)
-                    self.log.append(entry)
+                    self._write_down(entry)
                     speed = (self.tokens - first_tokens) / max(now - began, 1e-9)
                     self._report(entry["loss"], speed, self.tokens - first_tokens, watch, on_progress)
-                    if now - saved >= self.spec.checkpoint_every_seconds and self.done < self.plan.updates:
+                    due = self.processes.tell(now - saved >= self.spec.checkpoint_every_seconds)
+                    if due and self.done < self.plan.updates:
                         self._save()
                         saved, done_when_saved = time.monotonic(), self.done
-                    stop.raise_if_asked()
+                    if self.processes.any(stop.asked):
+                        raise KeyboardInterrupt
             except KeyboardInterrupt:
                 # A forced stop may have hit the optimizer between two weights.
                 if self.done > done_when_saved and not stop.forced:
                     self._save()
                 raise
             self._save()
-        if watch is not None:
-            watch.end(f"{self.tokens:,} tokens, {self.plan.updates} updates")
 
     def _update(self, maker: GradientMaker, guard: DivergenceGuard, stop: StopRequest) -> dict[str, Any]:
         """Do one update and return its line of the log. Abandoned half-way, it leaves no trace."""
         examples = self.plan.update(self.done)
         weights = list(self.trained.parameters.values())
         self.optimizer.zero_grad(set_to_none=True)
-        result = maker.add(self.done, examples, between=stop.raise_if_asked)
-        norm = float(torch.nn.utils.clip_grad_norm_(weights, self.spec.clip_norm))
-        guard.check(self.done, result.loss, norm, examples)
+        # Processes must leave an update together, so only a lone one leaves in the middle of it.
+        between = stop.raise_if_asked if self.processes.count == 1 else lambda: None
+        result = maker.add(self.done, examples, between=between)
+        self.processes.add_gradients(weights)
+        norm = _number(torch.nn.utils.clip_grad_norm_(weights, self.spec.clip_norm))
+        guard.check(self.done, result.loss, norm, examples, kept=self.kept)
         rate = self.learning_rate * learning_rate_factor(self.done, self.plan.updates, self.spec.warmup_fraction)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
         self.done += 1
         self.tokens += sum(entry.tokens for entry in examples)
-        return {
+        entry = {
             "update": self.done,
             "tokens": self.tokens,
             "loss": result.loss,
@@ -237,6 +280,12 @@ class _Run:
             "gradient_norm": norm,
             "computed_tokens": result.computed_tokens,
         }
+        return {**entry, "losses": result.parts} if result.parts else entry
+
+    def _write_down(self, entry: dict[str, Any]) -> None:
+        if self.processes.first:
+            self.log.append(entry)
+            self.loggers.log(entry)
 
     def _report(
         self, loss: float, speed: float, new_tokens: int, watch: Watcher | None, on_progress: OnProgress | None
@@ -253,10 +302,12 @@ class _Run:
             updates_done=self.done,
             tokens=self.tokens,
             wall_seconds=self.wall_seconds,
-            precision=self.precision,
-            packing=self.packing,
+            precision=self.setup.precision,
+            packing=self.setup.packing,
+            reuse=self.setup.reuse,
         )
-        save_state(self.folder, progress, self.trained.parameters, self.optimizer)
+        save_state(self.folder, progress, self.trained.parameters, self.optimizer, write=self.processes.first)
+        self.kept = name_of(self.done)
 
 
 def _claim(folder: Path, spec: HealSpec, plan: HealPlan, base: str) -> str:
@@ -287,6 +338,12 @@ def _claim(folder: Path, spec: HealSpec, plan: HealPlan, base: str) -> str:
         )
     write_json(file, {**asked, "fingerprint": request})
     return request
+
+
+def _number(value: Any) -> float:
+    """Return a gradient norm as a number, also where its weights are sharded."""
+    whole = getattr(value, "full_tensor", None)
+    return float(value if whole is None else whole())
 
 
 def _task(done: int, updates: int) -> str:

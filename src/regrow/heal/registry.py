@@ -31,8 +31,30 @@ _scope("partial", "partial", "the last blocks, the final norm and the head", "1e
 _scope("bridges", "bridges", "the repair operators alone", "1e-4", needs="a repaired checkpoint")
 _scope("full", "full", "every weight", "1e-5")
 
-LOSSES.declare(
-    "response-cross-entropy",
-    "regrow.heal.losses:response_cross_entropy",
-    summary="cross-entropy of the response tokens and the end token",
+
+def _loss(name: str, function: str, summary: str, paper: str = "", **facts: str) -> None:
+    LOSSES.declare(name, f"regrow.heal.losses:{function}", summary=summary, paper=paper, **facts)
+
+
+_UNPRUNED = "the unpruned model"
+
+_loss("response-cross-entropy", "response_cross_entropy", "cross-entropy of the response tokens and the end token")
+_loss(
+    "distillation",
+    "distillation",
+    "divergence from the unpruned model's next-token distribution, run beside the healed one",
+    "1503.02531",
+    needs=_UNPRUNED,
+)
+_loss(
+    "distillation-top-k",
+    "distillation_top_k",
+    "the same over its k likeliest tokens, computed once a sequence and kept on disk",
+    needs=f"{_UNPRUNED}, once",
+)
+_loss(
+    "hidden-states",
+    "hidden_states",
+    "relative squared error of the stream behind each cut",
+    needs=f"{_UNPRUNED}, a pruned checkpoint with its regrow.json",
 )

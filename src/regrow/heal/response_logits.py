@@ -29,6 +29,12 @@ def response_logits(model: Any, batch: MicroBatch) -> torch.Tensor:
     return logits[0]
 
 
+def outputs_of(model: nn.Module) -> int:
+    """Return how many tokens a model gives logits for."""
+    head: Any = head_of(model)
+    return int(head.weight.shape[0])
+
+
 @contextmanager
 def _head_reads(head: nn.Module, positions: torch.Tensor) -> Iterator[None]:
     def select(_: nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
