@@ -64,7 +64,10 @@ def test_every_item_is_graded_as_its_capability_says() -> None:
         assert item.prompt_tokens == len(prompt.replace("<eos>", "x"))
         assert 0 < item.generated_tokens <= capability.max_new_tokens
         assert item.seconds > 0 and item.split == "test"
-        assert item.details == {"question": asked.messages[-1]["content"], "at": float(asked.gold["at"])}
+        stopped = item.details["stopped"]
+        assert stopped == ("decided" if item.score and answer.text != item.response else stopped)
+        expected = {"question": asked.messages[-1]["content"], "at": float(asked.gold["at"]), "stopped": stopped}
+        assert item.details == expected and stopped in ("decided", "eos", "length")
 
 
 def test_choices_are_graded_by_the_capabilitys_own_rule_where_it_has_one() -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from regrow.capabilities.calibration import expected_calibration_error
 from regrow.capabilities.knowledge import Knowledge, softmax
 from regrow.capabilities.likelihood import ChoiceScore
+from regrow.errors import ModelError
 from tests.capabilities.scorers import item, scored
 
 SCORER = Knowledge()
@@ -51,10 +52,15 @@ def test_impossible_choices_still_give_a_grade() -> None:
     assert grade.details["confidence"] == 0.25
 
 
-@pytest.mark.parametrize("likelihoods", [[Likelihood(-1)] * 3, [Likelihood(math.nan)] * 4])
-def test_missing_or_undefined_likelihoods_are_an_error(likelihoods: list[Likelihood]) -> None:
+def test_missing_likelihoods_are_an_error() -> None:
     with pytest.raises(ValueError, match="needs one log-probability"):
-        SCORER.grade_choices(QUESTION, likelihoods)
+        SCORER.grade_choices(QUESTION, [Likelihood(-1)] * 3)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_likelihoods_that_are_no_numbers_are_a_fault_of_the_model(value: float) -> None:
+    with pytest.raises(ModelError, match="no finite probabilities"):
+        SCORER.grade_choices(QUESTION, [Likelihood(-1)] * 3 + [Likelihood(value)])
 
 
 def test_a_recorded_answer_can_be_graded_again() -> None:

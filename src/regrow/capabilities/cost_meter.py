@@ -58,6 +58,26 @@ class CostMeter:
         self.tokens_run += stream_BTD.shape[0] * stream_BTD.shape[1]
 
 
+class WallMeter:
+    """The cost of work that another process or machine does: wall time and tokens; the rest is not known."""
+
+    def __enter__(self) -> WallMeter:
+        self._wall = time.perf_counter()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def cost(self, *, prompt_tokens: int, generated_tokens: int) -> Cost:
+        """Return the cost so far."""
+        return Cost(
+            wall_seconds=time.perf_counter() - self._wall,
+            prompt_tokens=prompt_tokens,
+            generated_tokens=generated_tokens,
+        )
+
+
 def peak_process_bytes() -> int:
     """Return the largest resident memory this process has had, 0 where the system does not tell (Windows)."""
     try:

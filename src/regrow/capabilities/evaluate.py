@@ -10,14 +10,18 @@ from typing import Any, cast
 
 import numpy as np
 
-from regrow.capabilities.cost_meter import CostMeter
-from regrow.capabilities.generation import Answer, Request, generate
-from regrow.capabilities.likelihood import ChoiceScore, choice_logprobs
+from regrow.capabilities.cost_meter import CostMeter, WallMeter
+from regrow.capabilities.engines.contract import Engine, Question
+from regrow.capabilities.engines.in_process import TransformersEngine
+from regrow.capabilities.generation import Answer
+from regrow.capabilities.likelihood import ChoiceScore, score_questions
+from regrow.capabilities.likelihood import Question as Weighed
 from regrow.capabilities.model_call import context_limit
 from regrow.capabilities.perplexity import CAPABILITY, Perplexity, Window, perplexity_of
-from regrow.data.chat import render_chat, stop_texts_of, tokenise_prompt
+from regrow.capabilities.prompts import questions_of
+from regrow.data.chat import tokenise_prompt
 from regrow.data.text import bundled_text
-from regrow.errors import DataError
+from regrow.errors import ConfigError, DataError, ModelError
 from regrow.models.load import LoadedModel
 from regrow.protocols import Capability, Grade, Item, Watcher
 from regrow.records.fingerprint import fingerprint, text_fingerprint
@@ -28,6 +32,9 @@ from regrow.stats.intervals import perplexity_interval
 
 WINDOW_TOKENS = 512
 """Tokens of a perplexity window (shorter where a model's context is)."""
+
+PART_SECONDS = 20.0
+"""Graded items are handed over at least this often, so that a killed run loses little."""
 
 
 @dataclass(frozen=True)
@@ -62,36 +69,51 @@ class Asked:
 OnFinished = Callable[[list[ItemScore]], None]
 """Called with all items of a capability as soon as the last of them is graded."""
 
+OnPart = Callable[[list[ItemScore]], None]
+"""Called now and then with the items of one capability that are graded so far, in the suite's order."""
+
 
 def evaluate(
-    loaded: LoadedModel,
+    loaded: LoadedModel | None,
     suite: Sequence[Capability],
     spec: EvalSpec,
     *,
+    engine: Engine | None = None,
     watch: Watcher | None = None,
     resume_from: Iterable[ItemScore] = (),
     on_finished: OnFinished | None = None,
+    on_part: OnPart | None = None,
     text: str | None = None,
 ) -> Evaluation:
     """Return the graded items of every capability in ``suite``, the perplexity of ``text``, and the cost.
 
     ``text``: what perplexity is measured on (default: the bundled evaluation sample). Items in ``resume_from`` with the
-    same capability, id and prompt text are taken over and not asked again.
+    same capability, id and prompt text are taken over and not asked again. ``engine`` writes the answers (default:
+    transformers, with ``loaded``). Without ``loaded`` nothing but answers can be measured: likelihoods and perplexity
+    are refused, and the cost is wall time and tokens.
 
     The questions of all generative capabilities are answered as one stream, so that the few long answers of one do not
-    leave the machine idle; likelihood capabilities follow, then perplexity. Raises DataError when two items of a
-    capability have the same id, when a prompt cannot be rendered or does not fit the model's context.
+    leave the machine idle; likelihood capabilities follow, then perplexity. A question that does not fit the model's
+    context scores 0, and ``details["fault"]`` says so. Raises DataError when two items of a capability have the same id
+    or a prompt cannot be rendered, and ModelError when the model gives likelihoods that are no numbers.
     """
     split = cast(Split, spec.split)
+    writer = engine or TransformersEngine(_needed(loaded))
+    if loaded is None:
+        _refuse_likelihoods(suite, spec, writer)
     known = {(score.capability, score.item_id, score.prompt_sha256): score for score in resume_from}
-    asked = [entry for capability in suite for entry in _asked(loaded, capability, spec, split)]
-    found = _Found(asked, known, on_finished)
-    with CostMeter(loaded.model) as meter:
-        _answer(loaded, found, spec, watch)
-        _choose(loaded, found, spec, watch)
+    asked = [entry for capability in suite for entry in _asked(writer, capability, spec, split)]
+    found = _Found(asked, known, on_finished, on_part)
+    with CostMeter(loaded.model) if loaded is not None else WallMeter() as meter:
+        try:
+            _answer(loaded, writer, found, spec, watch)
+            if loaded is not None:
+                _choose(loaded, found, spec, watch)
+        finally:
+            found.hand_over()
         windows: list[ItemScore] = []
         measurements: tuple[Measurement, ...] = ()
-        if spec.perplexity:
+        if spec.perplexity and loaded is not None:
             windows, measurements = _perplexity(loaded, spec, split, watch, text)
             if on_finished is not None:
                 on_finished(windows)
@@ -101,6 +123,27 @@ def evaluate(
             generated_tokens=sum(item.generated_tokens for item in items),
         )
     return Evaluation(items, measurements, cost)
+
+
+def _needed(loaded: LoadedModel | None) -> LoadedModel:
+    if loaded is None:
+        raise ConfigError("there is neither a model nor an engine", hint="pass a loaded model or an engine")
+    return loaded
+
+
+def _refuse_likelihoods(suite: Sequence[Capability], spec: EvalSpec, engine: Engine) -> None:
+    weighed = [capability.name for capability in suite if capability.kind == "likelihood"]
+    if weighed:
+        answered = [capability.name for capability in suite if capability.kind == "generative"]
+        raise ConfigError(
+            f"the engine '{engine.name}' writes answers only; {', '.join(weighed)} needs likelihoods of given texts",
+            hint=f"measure what it can answer: --capabilities {','.join(answered) or 'math'}",
+        )
+    if spec.perplexity:
+        raise ConfigError(
+            f"the engine '{engine.name}' writes answers only and cannot measure perplexity",
+            hint="leave perplexity out: --no-perplexity",
+        )
 
 
 def chosen_items(capability: Capability, split: Split, count: int | None, seed: int) -> list[Item]:
@@ -132,23 +175,30 @@ def _kinds_in_turn(items: Sequence[Item], drawn: np.ndarray) -> list[int]:
     return sorted(place, key=place.__getitem__)
 
 
-def _asked(loaded: LoadedModel, capability: Capability, spec: EvalSpec, split: Split) -> list[Asked]:
+def _asked(engine: Engine, capability: Capability, spec: EvalSpec, split: Split) -> list[Asked]:
     return [
-        Asked(capability, item, render_chat(loaded.tokenizer, item.messages, add_generation_prompt=True))
+        Asked(capability, item, engine.prompt_of(item))
         for item in chosen_items(capability, split, spec.items, spec.seed)
     ]
 
 
 class _Found:
-    """Scores as they come in, in whatever order; tells of a capability when its last one is there."""
+    """Scores as they come in, in whatever order; tells of a capability when its last one is there, and of what there
+    is of it every PART_SECONDS."""
 
     def __init__(
-        self, asked: list[Asked], known: dict[tuple[str, str, str], ItemScore], on_finished: OnFinished | None
+        self,
+        asked: list[Asked],
+        known: dict[tuple[str, str, str], ItemScore],
+        on_finished: OnFinished | None,
+        on_part: OnPart | None,
     ) -> None:
         self.asked = asked
-        self._on_finished = on_finished
+        self._on_finished, self._on_part = on_finished, on_part
         self._scores: list[ItemScore | None] = [known.get(entry.key) for entry in asked]
         self._missing: dict[str, int] = {}
+        self._new: set[str] = set()
+        self._told = time.monotonic()
         for entry, score in zip(asked, self._scores, strict=True):
             name = entry.capability.name
             self._missing[name] = self._missing.get(name, 0) + (score is None)
@@ -161,23 +211,38 @@ class _Found:
         self._scores[at] = score
         name = score.capability
         self._missing[name] -= 1
-        if not self._missing[name] and self._on_finished is not None:
-            self._on_finished([score for score in self.scores() if score.capability == name])
+        self._new.add(name)
+        if not self._missing[name]:
+            self._new.discard(name)
+            if self._on_finished is not None:
+                self._on_finished(self._of(name))
+        elif time.monotonic() - self._told >= PART_SECONDS:
+            self.hand_over()
+
+    def hand_over(self) -> None:
+        """Tell of every capability that has graded items which were not told of."""
+        self._told = time.monotonic()
+        for name in sorted(self._new):
+            if self._on_part is not None:
+                self._on_part(self._of(name))
+        self._new.clear()
+
+    def _of(self, name: str) -> list[ItemScore]:
+        return [score for score in self.scores() if score.capability == name]
 
     def scores(self) -> list[ItemScore]:
         return [score for score in self._scores if score is not None]
 
 
-def _answer(loaded: LoadedModel, found: _Found, spec: EvalSpec, watch: Watcher | None) -> None:
+def _answer(loaded: LoadedModel | None, engine: Engine, found: _Found, spec: EvalSpec, watch: Watcher | None) -> None:
     """Let the model write the answers that are missing, and grade each as it comes."""
-    places = found.open("generative")
+    places = _fitting(loaded, found, watch)
     if not places:
         return
-    stops = stop_texts_of(loaded.tokenizer)
-    requests = []
+    questions = []
     for at in places:
         capability = found.asked[at].capability
-        requests.append(Request(found.asked[at].prompt, capability.max_new_tokens, capability.decided, stops))
+        questions.append(Question(found.asked[at].item, capability.max_new_tokens, capability.decided))
     latest = ""
 
     def graded(number: int, answer: Answer) -> None:
@@ -189,7 +254,7 @@ def _answer(loaded: LoadedModel, found: _Found, spec: EvalSpec, watch: Watcher |
             places[number],
             _item_score(
                 entry,
-                grade,
+                Grade(grade.score, grade.parsed, {**grade.details, "stopped": answer.stopped}),
                 response=answer.text,
                 prompt_tokens=answer.prompt_tokens,
                 generated_tokens=answer.generated_tokens,
@@ -202,10 +267,31 @@ def _answer(loaded: LoadedModel, found: _Found, spec: EvalSpec, watch: Watcher |
             watch.advance(done, of=latest.replace("_", " "), tokens_per_second=tokens_per_second)
 
     if watch is not None:
-        watch.begin("answering questions", len(requests), "items")
-    generate(loaded, requests, batch_size=spec.batch_size, fast_stop=spec.fast_stop, on_progress=told, on_answer=graded)
+        watch.begin("answering questions", len(questions), "items")
+    engine.answer(questions, batch_size=spec.batch_size, fast_stop=spec.fast_stop, on_progress=told, on_answer=graded)
     if watch is not None:
         watch.end()
+
+
+def _fitting(loaded: LoadedModel | None, found: _Found, watch: Watcher | None) -> list[int]:
+    """Return the places of the questions to be answered. One that leaves no room for an answer is graded here: 0."""
+    places = found.open("generative")
+    limit = context_limit(loaded.model) if loaded is not None else None
+    if loaded is None or limit is None:
+        return places
+    kept: list[int] = []
+    for at in places:
+        entry = found.asked[at]
+        tokens = len(tokenise_prompt(loaded.tokenizer, entry.prompt))
+        if tokens < limit:
+            kept.append(at)
+            continue
+        fault = f"the prompt has {tokens} tokens, the model's context holds {limit}"
+        if watch is not None:
+            watch.note(f"note: {entry.item.item_id} scores 0: {fault}")
+        grade = Grade(0.0, details={"fault": fault})
+        found.put(at, _item_score(entry, grade, response="", prompt_tokens=tokens, generated_tokens=0, seconds=0.0))
+    return kept
 
 
 def _choose(loaded: LoadedModel, found: _Found, spec: EvalSpec, watch: Watcher | None) -> None:
@@ -213,25 +299,60 @@ def _choose(loaded: LoadedModel, found: _Found, spec: EvalSpec, watch: Watcher |
     places = found.open("likelihood")
     for name in dict.fromkeys(found.asked[at].capability.name for at in places):
         mine = [at for at in places if found.asked[at].capability.name == name]
-        pairs = [(found.asked[at].prompt, found.asked[at].item.choices) for at in mine]
+        questions: list[Weighed] = []
+        owner: list[int] = []
+        for at in mine:
+            its = questions_of(loaded, found.asked[at].prompt, found.asked[at].item)
+            questions += its
+            owner += [at] * len(its)
+        _weigh(loaded, found, questions, owner, spec, watch, name)
+
+
+def _weigh(
+    loaded: LoadedModel,
+    found: _Found,
+    questions: Sequence[Weighed],
+    owner: Sequence[int],
+    spec: EvalSpec,
+    watch: Watcher | None,
+    name: str,
+) -> None:
+    """Score one capability's questions; grade an item as soon as all of its own are scored."""
+    wanted: dict[int, list[int]] = {}
+    for number, at in enumerate(owner):
+        wanted.setdefault(at, []).append(number)
+    scores: dict[int, list[ChoiceScore]] = {}
+    began, done = time.perf_counter(), 0
+
+    def scored(number: int, likelihoods: list[ChoiceScore]) -> None:
+        nonlocal began, done
+        scores[number] = likelihoods
+        at = owner[number]
+        if any(other not in scores for other in wanted[at]):
+            return
+        done += 1
+        now = time.perf_counter()
+        together = [score for part in wanted[at] for score in scores[part]]
+        found.put(at, _chosen(loaded, found.asked[at], together, now - began))
+        began = now
         if watch is not None:
-            watch.begin(f"weighing choices of {name.replace('_', ' ')}", len(pairs), "items")
-        began = time.perf_counter()
-        scores = choice_logprobs(
-            loaded,
-            pairs,
-            batch_size=spec.batch_size,
-            on_progress=None if watch is None else lambda done, total: watch.advance(done),
-        )
-        seconds = (time.perf_counter() - began) / len(pairs)
-        for at, likelihoods in zip(mine, scores, strict=True):
-            found.put(at, _chosen(loaded, found.asked[at], likelihoods, seconds))
-        if watch is not None:
-            watch.end()
+            watch.advance(done)
+
+    if watch is not None:
+        watch.begin(f"weighing choices of {name.replace('_', ' ')}", len(wanted), "items")
+    score_questions(loaded, questions, batch_size=spec.batch_size, on_scores=scored)
+    if watch is not None:
+        watch.end()
 
 
 def _chosen(loaded: LoadedModel, entry: Asked, likelihoods: list[ChoiceScore], seconds: float) -> ItemScore:
     item = entry.item
+    if any(math.isnan(each.logprob) or each.logprob == math.inf for each in likelihoods):
+        raise ModelError(
+            f"'{loaded.source}' gives no finite probabilities (item {item.item_id} of {entry.capability.name})",
+            hint="its weights hold NaN or infinity, or it overflows in this precision: try --dtype float32, "
+            "or make the checkpoint again",
+        )
     grade_choices = _grader(entry.capability)
     if grade_choices is not None:
         grade = grade_choices(item, likelihoods)
@@ -292,10 +413,11 @@ def _perplexity(
             on_progress=None if watch is None else lambda done, total: watch.advance(done),
         )
     except DataError as error:
-        return [], (Measurement(name="perplexity", value=math.nan, unit="per token", reason=str(error)),)
-    finally:
         if watch is not None:
-            watch.end()
+            watch.end(str(error))
+        return [], (Measurement(name="perplexity", value=math.nan, unit="per token", reason=str(error)),)
+    if watch is not None:
+        watch.end()
     seconds = (time.perf_counter() - began) / len(measured.windows)
     items = [_window_score(number, window, split, seconds) for number, window in enumerate(measured.windows)]
     return items, _measurements(measured, spec.seed)

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from regrow.capabilities.calibration import expected_calibration_error
 from regrow.capabilities.scoring import Kind, mean
+from regrow.errors import ModelError
 from regrow.protocols import Grade, Item
 from regrow.records.results import ItemScore
 
@@ -47,10 +48,9 @@ class Knowledge:
     def grade_choices(self, item: Item, likelihoods: Sequence[ChoiceLikelihood]) -> Grade:
         """Return the grade with ``details``: "choice" (index, as float) and "confidence" (0..1).
 
-        Raises ValueError when a choice has no likelihood or one is not a number.
+        Raises ModelError when a likelihood is not a number (see :func:`refuse_undefined`).
         """
-        if len(likelihoods) != len(item.choices) or any(math.isnan(each.logprob) for each in likelihoods):
-            raise ValueError(f"item {item.item_id} needs one log-probability for each of {len(item.choices)} choices")
+        refuse_undefined(item, likelihoods)
         per_token = [each.logprob / max(1, each.tokens) for each in likelihoods]
         chosen = max(range(len(per_token)), key=per_token.__getitem__)
         confidence = softmax([each.logprob for each in likelihoods])[chosen]
@@ -68,6 +68,19 @@ class Knowledge:
             "confidence": mean(confidence for confidence, _ in sure),
             "ece": expected_calibration_error([confidence for confidence, _ in sure], [right for _, right in sure]),
         }
+
+
+def refuse_undefined(item: Item, likelihoods: Sequence[ChoiceLikelihood]) -> None:
+    """Raise ModelError when one of an item's likelihoods is not a number, ValueError when there are not as many as
+    choices. A model whose weights hold NaN or infinity, or that overflows in half precision, gives such values."""
+    if len(likelihoods) != len(item.choices):
+        raise ValueError(f"item {item.item_id} needs one log-probability for each of {len(item.choices)} choices")
+    if any(math.isnan(each.logprob) or each.logprob == math.inf for each in likelihoods):
+        raise ModelError(
+            f"the model gives no finite probabilities (item {item.item_id} of {item.capability})",
+            hint="its weights hold NaN or infinity, or it overflows in this precision: try --dtype float32, "
+            "or make the checkpoint again",
+        )
 
 
 def softmax(values: Sequence[float]) -> list[float]:

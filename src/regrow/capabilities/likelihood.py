@@ -23,14 +23,18 @@ class ChoiceScore:
     logprob: float
     tokens: int
     characters: int
+    greedy: bool = False
+    """Whether each of its tokens was the likeliest one in its place."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """A prompt and the texts that may follow it, as token ids. ``choices[k]`` continues ``context``."""
+    """A prompt and the texts that may follow it, as token ids. ``choices[k]`` continues ``context`` and was a text of
+    ``characters[k]`` characters."""
 
     context: tuple[int, ...]
     choices: tuple[tuple[int, ...], ...]
+    characters: tuple[int, ...]
 
 
 def choice_logprobs(
@@ -39,26 +43,43 @@ def choice_logprobs(
     *,
     batch_size: int = 32,
     on_progress: Callable[[int, int], None] | None = None,
+    on_scores: Callable[[int, list[ChoiceScore]], None] | None = None,
 ) -> list[list[ChoiceScore]]:
     """Return, for every prompt, the score of each of its choices.
 
     Prompt and choice are tokenised as one text; the context is what all of a prompt's texts and the prompt alone have
     in common, and a choice's tokens are the rest (where a token spans the border, it counts to the choice). What
     prompts have in common is run once, each prompt's own tokens once, then all choices of a batch in one call.
-    ``on_progress`` gets the prompts done and wanted. Exact: equal to a full forward pass up to rounding.
+    ``on_progress`` gets the prompts done and wanted, ``on_scores`` the number of a prompt and its scores as soon as
+    they are there. Exact: equal to a full forward pass up to rounding.
 
     Raises DataError for a prompt without choices, an empty choice, or a text longer than the model's context.
     """
+    questions = [question_of(loaded, f"prompt {number}", *pair) for number, pair in enumerate(prompts_and_choices)]
+    return score_questions(loaded, questions, batch_size=batch_size, on_progress=on_progress, on_scores=on_scores)
+
+
+def score_questions(
+    loaded: LoadedModel,
+    questions: Sequence[Question],
+    *,
+    batch_size: int = 32,
+    reuse: bool = True,
+    on_progress: Callable[[int, int], None] | None = None,
+    on_scores: Callable[[int, list[ChoiceScore]], None] | None = None,
+) -> list[list[ChoiceScore]]:
+    """Return the scores of questions that are tokenised already (see :func:`choice_logprobs`). Without ``reuse`` every
+    text is run whole by the model's own attention: for few long ones."""
     if batch_size < 1:
         raise ConfigError(f"the batch size is {batch_size}", hint="allowed: 1 or more")
-    questions = [_question(loaded, number, *pair) for number, pair in enumerate(prompts_and_choices)]
     if not questions:
         return []
     call = ModelCall(loaded.model)
-    done: dict[int, list[float]] = {}
+    done: dict[int, list[ChoiceScore]] = {}
     with evaluation_mode(loaded.model):
         longest = max(len(each.context) + max(map(len, each.choices)) for each in questions)
-        way = choose_way(call, max((each.context for each in questions), key=len), longest)
+        sample = max((each.context for each in questions), key=len)
+        way: Way = choose_way(call, sample, longest) if reuse else "none"
         for group in group_by_prefix([each.context for each in questions]):
             members = [(index, questions[index]) for index in group.members]
             if way == "none":
@@ -66,40 +87,45 @@ def choice_logprobs(
             else:
                 batches = _with_reuse(call, way, members, group.shared, batch_size)
             for batch in batches:
-                done.update(batch)
+                for number, values in batch.items():
+                    done[number] = [
+                        ChoiceScore(logprob, len(tokens), long, greedy)
+                        for (logprob, greedy), tokens, long in zip(
+                            values, questions[number].choices, questions[number].characters, strict=True
+                        )
+                    ]
+                    if on_scores is not None:
+                        on_scores(number, done[number])
                 if on_progress is not None:
                     on_progress(len(done), len(questions))
-    return [
-        [
-            ChoiceScore(logprob, len(tokens), len(text))
-            for logprob, tokens, text in zip(done[number], question.choices, choices, strict=True)
-        ]
-        for number, (question, (_, choices)) in enumerate(zip(questions, prompts_and_choices, strict=True))
-    ]
+    return [done[number] for number in range(len(questions))]
 
 
-def _question(loaded: LoadedModel, number: int, prompt: str, choices: Sequence[str]) -> Question:
+def question_of(loaded: LoadedModel, name: str, prompt: str, choices: Sequence[str]) -> Question:
+    """Return a prompt and its choices as tokens (see :func:`choice_logprobs`); ``name`` is for errors."""
     if not choices or any(not choice for choice in choices):
-        raise DataError(f"prompt {number} has no choices or an empty one", hint="every choice needs a text")
+        raise DataError(f"{name} has no choices or an empty one", hint="every choice needs a text")
     alone = tokenise_prompt(loaded.tokenizer, prompt)
     texts = [tokenise_prompt(loaded.tokenizer, prompt + choice) for choice in choices]
     common = min(min(shared_tokens(alone, text) for text in texts), min(map(len, texts)) - 1)
     limit = context_limit(loaded.model)
     if common < 1:
         raise DataError(
-            f"prompt {number} is empty, so the first token of its choices has nothing to follow",
+            f"{name} is empty, so the first token of its choices has nothing to follow",
             hint="give a prompt of at least one token",
         )
     if limit is not None and max(map(len, texts)) > limit:
         raise DataError(
-            f"prompt {number} and its choices have {max(map(len, texts))} tokens, the model's context holds {limit}",
+            f"{name} and its choices have {max(map(len, texts))} tokens, the model's context holds {limit}",
             hint="use fewer or shorter worked examples, or a model with a longer context",
         )
-    return Question(tuple(alone[:common]), tuple(tuple(text[common:]) for text in texts))
+    return Question(
+        tuple(alone[:common]), tuple(tuple(text[common:]) for text in texts), tuple(len(choice) for choice in choices)
+    )
 
 
-Scores = dict[int, list[float]]
-"""Summed log-probabilities of the choices, by the number of the prompt."""
+Scores = dict[int, list[tuple[float, bool]]]
+"""Summed log-probability of each choice and whether it is the greedy one, by the number of the prompt."""
 
 
 def _with_reuse(
@@ -117,7 +143,8 @@ def _with_reuse(
                 firsts = torch.tensor([choice[0] for choice in question.choices], device=call.device)
                 # All choices start at the same place: one row of logits serves every one of them.
                 scores = target_logprobs(logits_RV[row].expand(len(firsts), -1), firsts)
-                found[index] = scores.tolist()
+                best = logits_RV[row].argmax()
+                found[index] = list(zip(scores.tolist(), (firsts == best).tolist(), strict=True))
             longer = [
                 (row, index, number, choice)
                 for row, (index, question) in enumerate(batch)
@@ -130,8 +157,9 @@ def _with_reuse(
                 part = longer[start : start + at_once]
                 engine.continue_rows([row for row, *_ in part], [choice[:-1] for *_, choice in part])
                 sums = _sums(hidden, [(0, choice[1:]) for *_, choice in part])
-                for (_, index, number, _), value in zip(part, sums, strict=True):
-                    found[index][number] += value
+                for (_, index, number, _), (value, greedy) in zip(part, sums, strict=True):
+                    before, so_far = found[index][number]
+                    found[index][number] = (before + value, so_far and greedy)
             engine.rows.clear()
             yield found
 
@@ -141,7 +169,7 @@ def _without_reuse(call: ModelCall, members: Sequence[tuple[int, Question]], bat
     hidden = HiddenStates(call.model)
     with hidden.watched():
         for index, question in members:
-            values: list[float] = []
+            values: list[tuple[float, bool]] = []
             for begin in range(0, len(question.choices), batch_size):
                 part = question.choices[begin : begin + batch_size]
                 texts = [[*question.context, *choice[:-1]] for choice in part]
@@ -150,11 +178,16 @@ def _without_reuse(call: ModelCall, members: Sequence[tuple[int, Question]], bat
             yield {index: values}
 
 
-def _sums(hidden: HiddenStates, targets: Sequence[tuple[int, Sequence[int]]]) -> list[float]:
-    """Return, for row r of the newest call, the summed log-probability of ``targets[r]`` = (first position, tokens)."""
+def _sums(hidden: HiddenStates, targets: Sequence[tuple[int, Sequence[int]]]) -> list[tuple[float, bool]]:
+    """Return, for row r of the newest call, the summed log-probability of ``targets[r]`` = (first position, tokens)
+    and whether all of them were the likeliest tokens."""
     rows = [row for row, (_, tokens) in enumerate(targets) for _ in tokens]
     places = [first + at for first, tokens in targets for at in range(len(tokens))]
     wanted = torch.tensor([token for _, tokens in targets for token in tokens], device=hidden.last.device)
-    values = hidden.logprobs(hidden.last[rows, places], wanted)
+    values, best = hidden.logprobs_and_best(hidden.last[rows, places], wanted)
     sums = torch.zeros(len(targets), dtype=torch.float64)
-    return sums.index_add_(0, torch.tensor(rows), values.double().cpu()).tolist()
+    misses = torch.zeros(len(targets), dtype=torch.long)
+    at = torch.tensor(rows)
+    sums.index_add_(0, at, values.double().cpu())
+    misses.index_add_(0, at, (~best).long().cpu())
+    return list(zip(sums.tolist(), (misses == 0).tolist(), strict=True))

@@ -45,6 +45,17 @@ def fault(schema: Any, value: Any) -> str:
     return "" if error is None else _first_line(error)
 
 
+def schema_fault(schema: Any) -> str:
+    """Return "" when ``schema`` is a JSON Schema that values can be checked against, else one short reason."""
+    try:
+        _checker(json.dumps(schema, sort_keys=True))
+    except jsonschema_rs.ValidationError as error_in_schema:
+        return _first_line(error_in_schema)
+    except (jsonschema_rs.ReferencingError, ValueError, RecursionError, TypeError, OverflowError) as refusal:
+        return _first_line(refusal)
+    return ""
+
+
 @lru_cache(maxsize=512)
 def _checker(schema_text: str) -> Any:
     schema = json.loads(schema_text)

@@ -48,12 +48,22 @@ class HiddenStates:
 
     def logprobs(self, hidden_ND: torch.Tensor, targets_N: torch.Tensor) -> torch.Tensor:
         """Return the log-probability (nats, float32) of each target after its hidden state, N."""
+        return self.logprobs_and_best(hidden_ND, targets_N)[0]
+
+    def logprobs_and_best(self, hidden_ND: torch.Tensor, targets_N: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the log-probability (nats, float32) of each target after its hidden state, and whether it is the
+        likeliest token there, both N."""
         found: list[torch.Tensor] = []
+        best: list[torch.Tensor] = []
         rows = max(1, LOGIT_BYTES // (4 * text_config_of(self.model).vocab_size))
         for begin in range(0, len(hidden_ND), rows):
             part = slice(begin, begin + rows)
-            found.append(target_logprobs(self._logits(hidden_ND[part]), targets_N[part]))
-        return torch.cat(found) if found else hidden_ND.new_zeros(0, dtype=torch.float32)
+            logits_NV = self._logits(hidden_ND[part])
+            found.append(target_logprobs(logits_NV, targets_N[part]))
+            best.append(logits_NV.argmax(-1) == targets_N[part])
+        if not found:
+            return hidden_ND.new_zeros(0, dtype=torch.float32), hidden_ND.new_zeros(0, dtype=torch.bool)
+        return torch.cat(found), torch.cat(best)
 
     def _logits(self, hidden_ND: torch.Tensor) -> torch.Tensor:
         output = type(self._output)(last_hidden_state=hidden_ND[None])

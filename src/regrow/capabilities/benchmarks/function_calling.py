@@ -1,0 +1,81 @@
+"""The Berkeley Function Calling Leaderboard, v3, simple and multiple: one call with the right arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from regrow.capabilities.benchmarks.subsets import Sizes, draw, refuse_twice
+from regrow.capabilities.benchmarks.tools import with_tools
+from regrow.capabilities.call_match import same_name
+from regrow.data.catalogue import data_set
+from regrow.data.rows import Rows, need, read_part
+from regrow.errors import DataError
+from regrow.protocols import Item
+from regrow.records.results import Split
+
+NAME = "function_calling"
+SIZES = Sizes(dev=60, test=200)
+MAX_NEW_TOKENS = 128
+PARTS = ("simple", "multiple")
+
+
+def items(folder: Path | None) -> dict[Split, list[Item]]:
+    """Return the dev and test items, simple and multiple in proportion; gold is {"functions": ..., "call": ...}."""
+    data = data_set("bfcl")
+    questions: list[dict[str, Any]] = []
+    golds: dict[str, Any] = {}
+    parts: list[str] = []
+    for part in PARTS:
+        asked = read_part(data, part, folder)
+        answers = _answers(read_part(data, f"possible_answer/{part}", folder))
+        for number, row in enumerate(asked.rows):
+            need(row, ("id", "question", "function"), asked.where(number))
+            if str(row["id"]) not in answers:
+                raise DataError(
+                    f"{asked.where(number)} ('{row['id']}') has no gold among the possible answers",
+                    hint=f"fetch the answers again: {data.fetch_command(f'possible_answer/{part}')}",
+                )
+            questions.append(row)
+            parts.append(part)
+        golds.update(answers)
+    chosen = draw([str(row["id"]) for row in questions], SIZES, name="BFCL v3", strata=parts)
+    splits: tuple[Split, ...] = ("dev", "test")
+    return {
+        split: [_item(split, questions[at], golds[str(questions[at]["id"])]) for at in chosen[split]]
+        for split in splits
+    }
+
+
+def _answers(read: Rows) -> dict[str, Any]:
+    for number, row in enumerate(read.rows):
+        need(row, ("id", "ground_truth"), read.where(number))
+        if not isinstance(row["ground_truth"], list) or not isinstance(row["ground_truth"][0], dict):
+            raise DataError(f"{read.where(number)} holds no call as its gold", hint="fetch the data set again")
+    refuse_twice([str(row["id"]) for row in read.rows], read.origin)
+    return {str(row["id"]): row["ground_truth"][0] for row in read.rows}
+
+
+def _item(split: Split, row: Mapping[str, Any], gold: Mapping[str, Any]) -> Item:
+    functions, call = row["function"], _corrected(gold, row["function"])
+    request = "\n".join(turn["content"] for turn in row["question"][0])
+    return Item(
+        capability=NAME,
+        item_id=f"bfcl-{row['id']}",
+        split=split,
+        messages=with_tools(functions, request),
+        gold={"functions": functions, "call": call},
+        facts={"text": request, **({"gold_corrected": True} if call is not gold else {})},
+    )
+
+
+def _corrected(gold: Mapping[str, Any], functions: list[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the gold under the name of an offered tool. v3's ``simple_363`` leaves out the tool's module (corrected
+    upstream in v4), so that no answer could pass."""
+    ((name, arguments),) = gold.items()
+    offered = [str(function["name"]) for function in functions]
+    if any(same_name(each, name) for each in offered):
+        return gold
+    meant = [each for each in offered if each.rpartition(".")[2] == name]
+    return {meant[0]: arguments} if len(meant) == 1 else gold

@@ -1,0 +1,43 @@
+"""IFEval (arXiv 2311.07911): prompts with one to three instructions that a program can verify."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from regrow.capabilities.benchmarks.subsets import Sizes, draw
+from regrow.data.catalogue import data_set
+from regrow.data.rows import need, read_part
+from regrow.errors import DataError
+from regrow.protocols import Item
+from regrow.records.results import Split
+
+NAME = "instruction_following"
+SIZES = Sizes(dev=60, test=300)
+MAX_NEW_TOKENS = 384
+
+
+def items(folder: Path | None) -> dict[Split, list[Item]]:
+    """Return the dev and test items; gold is {"prompt", "instruction_id_list", "kwargs"} of the data set."""
+    read = read_part(data_set("ifeval"), "train", folder)
+    for number, row in enumerate(read.rows):
+        need(row, ("key", "prompt", "instruction_id_list", "kwargs"), read.where(number))
+        if not row["instruction_id_list"] or len(row["instruction_id_list"]) != len(row["kwargs"]):
+            raise DataError(
+                f"{read.where(number)} has {len(row['instruction_id_list'])} instructions and {len(row['kwargs'])} "
+                "sets of arguments",
+                hint="correct or delete the record, or fetch the data set again",
+            )
+    chosen = draw([str(row["key"]) for row in read.rows], SIZES, name="IFEval")
+    splits: tuple[Split, ...] = ("dev", "test")
+    return {split: [_item(split, read.rows[at]) for at in chosen[split]] for split in splits}
+
+
+def _item(split: Split, row: dict[str, object]) -> Item:
+    return Item(
+        capability=NAME,
+        item_id=f"ifeval-{row['key']}",
+        split=split,
+        messages=({"role": "user", "content": str(row["prompt"])},),
+        gold={name: row[name] for name in ("prompt", "instruction_id_list", "kwargs")},
+        facts={"text": str(row["prompt"])},
+    )

@@ -1,0 +1,59 @@
+"""MMLU (arXiv 2009.03300), all subjects: four answers, chosen by letter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from regrow.capabilities.benchmarks.subsets import Sizes, content_id, draw
+from regrow.capabilities.letter_choice import LETTERS, letter_choices
+from regrow.data.catalogue import data_set
+from regrow.data.rows import Row, need, read_part
+from regrow.errors import DataError
+from regrow.protocols import Item
+from regrow.records.results import Split
+
+NAME = "knowledge"
+SIZES = Sizes(dev=60, test=300)
+
+INSTRUCTION = "{question}\n\n{choices}\n\nAnswer with the letter of the right choice only."
+
+
+def items(folder: Path | None) -> dict[Split, list[Item]]:
+    """Return the dev and test items, both drawn from MMLU's test split, the subjects in proportion; gold is
+    {"choice": index}. Records that MMLU holds twice, word for word, count once."""
+    read = read_part(data_set("mmlu"), "test", folder)
+    rows: dict[str, Row] = {}
+    for number, row in enumerate(read.rows):
+        need(row, ("question", "subject", "choices", "answer"), read.where(number))
+        answer = _answer(row["answer"])
+        if len(row["choices"]) != len(LETTERS) or answer is None:
+            raise DataError(
+                f"{read.where(number)} has {len(row['choices'])} choices and the answer {row['answer']!r}",
+                hint="four choices and an answer 0-3 are expected; correct or delete the record",
+            )
+        identity = content_id(f"mmlu-{row['subject']}", row["question"], list(row["choices"]))
+        rows[identity] = {**row, "answer": answer}
+    ids = list(rows)
+    chosen = draw(ids, SIZES, name="MMLU test", strata=[rows[identity]["subject"] for identity in ids])
+    splits: tuple[Split, ...] = ("dev", "test")
+    return {split: [_item(split, ids[at], rows[ids[at]]) for at in chosen[split]] for split in splits}
+
+
+def _answer(value: Any) -> int | None:
+    if isinstance(value, str) and value in LETTERS and len(value) == 1:
+        return LETTERS.index(value)
+    return value if isinstance(value, int) and 0 <= value < len(LETTERS) else None
+
+
+def _item(split: Split, identity: str, row: Row) -> Item:
+    lines = "\n".join(f"{letter}. {choice}" for letter, choice in zip(LETTERS, row["choices"], strict=True))
+    return Item(
+        capability=NAME,
+        item_id=identity,
+        split=split,
+        messages=({"role": "user", "content": INSTRUCTION.format(question=row["question"], choices=lines)},),
+        gold={"choice": row["answer"]},
+        choices=letter_choices(),
+        facts={"text": str(row["question"]), "subject": row["subject"]},
+    )

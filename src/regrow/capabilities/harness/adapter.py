@@ -1,0 +1,139 @@
+"""The model type ``regrow`` of lm-evaluation-harness: pruned, repaired, healed or plain checkpoints, run by regrow.
+
+Importing this module registers it. From the harness's own command line::
+
+    python -m regrow.capabilities.harness --model regrow --model_args pretrained=DIR --tasks piqa,wikitext
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lm_eval.api.model import LM
+from lm_eval.api.registry import register_model
+
+from regrow.capabilities.continuation import continuation_of, text_logprob
+from regrow.capabilities.generation import Answer, Request, generate
+from regrow.capabilities.likelihood import Question, score_questions
+from regrow.data.chat import render_chat
+from regrow.errors import ConfigError
+from regrow.models.load import LoadedModel, load_model
+
+DEFAULT_NEW_TOKENS = 256
+"""What the harness's own models write at most where a task does not say."""
+
+
+@register_model("regrow")
+class RegrowLM(LM):
+    """A model of regrow behind the harness's interface.
+
+    ``pretrained``: what regrow.models.load takes, or a LoadedModel. Decoding is greedy; a task that samples is refused.
+    Likelihoods agree with the harness's ``hf`` backend up to rounding; answers are those of greedy decoding, whatever
+    the batch size.
+    """
+
+    def __init__(
+        self,
+        pretrained: str | LoadedModel,
+        *,
+        dtype: str = "auto",
+        device: str | None = None,
+        batch_size: int | str = 32,
+        max_batch_size: int | None = None,
+        max_length: int | None = None,
+        **unknown: Any,
+    ) -> None:
+        super().__init__()
+        if unknown:
+            raise ConfigError(
+                f"unknown model argument '{next(iter(unknown))}' of the model type regrow",
+                hint="allowed: pretrained, dtype, device, batch_size, max_length",
+            )
+        if isinstance(pretrained, LoadedModel):
+            self.loaded = pretrained
+        else:
+            self.loaded = load_model(pretrained, dtype=str(dtype), device=device or "auto")
+        self._rows = int(batch_size) if str(batch_size).isdecimal() else 32
+        self._longest = max_length
+        self.watch: Any = None
+
+    @property
+    def tokenizer_name(self) -> str:
+        return str(self.loaded.tokenizer.name_or_path or self.loaded.source).replace("/", "__")
+
+    @property
+    def tokenizer(self) -> Any:
+        return self.loaded.tokenizer
+
+    def chat_template(self, chat_template: bool | str = False) -> str | None:
+        return str(self.loaded.tokenizer.chat_template or "") if chat_template else ""
+
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        return render_chat(self.loaded.tokenizer, chat_history, add_generation_prompt=add_generation_prompt)
+
+    def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+        """Return (log-probability, greedy?) of each continuation. Choices of one context are scored together."""
+        together: dict[str, list[int]] = {}
+        for number, request in enumerate(requests):
+            together.setdefault(request.args[0], []).append(number)
+        questions: list[Question] = [
+            continuation_of(self.loaded, context, [requests[number].args[1] for number in numbers])
+            for context, numbers in together.items()
+        ]
+        self._begin("weighing continuations", len(questions))
+        scores = score_questions(self.loaded, questions, batch_size=self._rows, on_progress=self._advance)
+        self._end()
+        found: dict[int, tuple[float, bool]] = {}
+        for numbers, values in zip(together.values(), scores, strict=True):
+            found.update((number, (one.logprob, one.greedy)) for number, one in zip(numbers, values, strict=True))
+        for number, request in enumerate(requests):
+            self.cache_hook.add_partial("loglikelihood", request.args, found[number])
+        return [found[number] for number in range(len(requests))]
+
+    def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
+        """Return the log-probability of each whole text."""
+        self._begin("reading texts", len(requests))
+        found: list[float] = []
+        for request in requests:
+            ((total, _),) = text_logprob(self.loaded, [request.args[0]], longest=self._longest)
+            self.cache_hook.add_partial("loglikelihood_rolling", request.args, total)
+            found.append(total)
+            self._advance(len(found), len(requests))
+        self._end()
+        return found
+
+    def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
+        """Return the greedy answer to each context, cut at the first of the task's stop texts."""
+        asked = [_request(*request.args) for request in requests]
+        self._begin("answering", len(asked))
+
+        def keep(number: int, answer: Answer) -> None:
+            self.cache_hook.add_partial("generate_until", requests[number].args, answer.text)
+
+        answers = generate(
+            self.loaded, asked, batch_size=self._rows, on_progress=lambda done, *_: self._advance(done), on_answer=keep
+        )
+        self._end()
+        return [answer.text for answer in answers]
+
+    def _begin(self, task: str, total: int) -> None:
+        if self.watch is not None:
+            self.watch.begin(task, total, "requests")
+
+    def _advance(self, done: int, total: int = 0) -> None:
+        if self.watch is not None:
+            self.watch.advance(done)
+
+    def _end(self) -> None:
+        if self.watch is not None:
+            self.watch.end()
+
+
+def _request(context: str, options: dict[str, Any]) -> Request:
+    if options.get("do_sample") and float(options.get("temperature") or 1.0) > 0:
+        raise ConfigError(
+            "this task samples its answers; regrow decodes greedily", hint="choose a task without sampling"
+        )
+    until = options.get("until") or []
+    most = options.get("max_gen_toks") or options.get("max_new_tokens") or DEFAULT_NEW_TOKENS
+    return Request(context, int(most), stop_texts=tuple([until] if isinstance(until, str) else until))

@@ -1,0 +1,116 @@
+"""Instruction following by IFEval's own checkers (arXiv 2311.07911), as lm-evaluation-harness carries them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+from regrow.capabilities.scoring import Kind, mean
+from regrow.errors import DataError
+from regrow.protocols import Grade, Item
+from regrow.records.results import ItemScore
+
+LONGEST_CHECKED = 20_000
+"""Characters of a response that are checked. Some of the checkers take time in the square of the length."""
+
+INSTALL = 'pip install "regrow[lm-eval]"'
+
+
+class VerifiedInstructions:
+    """Scores 1 when the answer obeys every instruction of a prompt, strictly (IFEval's prompt-level strict accuracy).
+
+    The gold holds ``instruction_id_list``, ``kwargs`` and ``prompt`` as in the data set. The checks are the harness's
+    (package extra ``lm-eval``); the language detector's and the checkers' random draws are seeded, so that a response
+    always gets the same grade. ``details`` keep the loose grade and, for each instruction, both verdicts ("110").
+    """
+
+    name = "instruction_following"
+    kind: Kind = "generative"
+    chance = 0.0
+
+    def decided(self, text: str) -> bool:
+        """Return False: what comes next can break, or mend, any of the instructions."""
+        return False
+
+    def grade(self, item: Item, response: str) -> Grade:
+        """Return the strict grade. Raises DataError when the harness or the sentence splitter's data is missing."""
+        checkers = _checkers()
+        document = {**item.gold, "key": item.item_id, "kwargs": [_used(each) for each in item.gold["kwargs"]]}
+        with _seeded():
+            try:
+                found = checkers.process_results(document, [response[:LONGEST_CHECKED]])
+            except LookupError as error:
+                raise DataError(
+                    "the sentence splitter's data (nltk punkt_tab) is missing",
+                    hint="python -m nltk.downloader punkt_tab, or set NLTK_DATA to the folder that holds it",
+                ) from error
+        return Grade(
+            float(found["prompt_level_strict_acc"]),
+            details={
+                "loose": bool(found["prompt_level_loose_acc"]),
+                "strict_by_instruction": _signs(found["inst_level_strict_acc"]),
+                "loose_by_instruction": _signs(found["inst_level_loose_acc"]),
+            },
+        )
+
+    def summarise(self, scores: Sequence[ItemScore]) -> dict[str, float]:
+        """Return ``score`` and ``prompt_strict`` (the same number), ``prompt_loose``, ``instruction_strict`` and
+        ``instruction_loose`` (shares of all instructions)."""
+        strict = mean(score.score for score in scores)
+        return {
+            "score": strict,
+            "prompt_strict": strict,
+            "prompt_loose": mean(float(bool(score.details["loose"])) for score in scores if "loose" in score.details),
+            "instruction_strict": _share(scores, "strict_by_instruction"),
+            "instruction_loose": _share(scores, "loose_by_instruction"),
+        }
+
+
+def _used(options: dict[str, Any] | None) -> dict[str, Any]:
+    return {key: value for key, value in (options or {}).items() if value is not None}
+
+
+def _signs(verdicts: Sequence[bool]) -> str:
+    return "".join("1" if verdict else "0" for verdict in verdicts)
+
+
+def _share(scores: Sequence[ItemScore], name: str) -> float:
+    return mean(float(sign) for score in scores for sign in str(score.details.get(name, "")))
+
+
+@cache
+def _checkers() -> Any:
+    try:
+        import nltk
+
+        # The harness fetches the data over the network when it is imported without it; here the user is told instead.
+        nltk.data.find("tokenizers/punkt_tab/english/")
+        from langdetect import DetectorFactory
+        from lm_eval.tasks.ifeval import utils
+    except ImportError as error:
+        raise DataError(f"IFEval's checkers need another package ({error.name})", hint=INSTALL) from error
+    except LookupError as error:
+        raise DataError(
+            "the sentence splitter's data (nltk punkt_tab) is missing",
+            hint="python -m nltk.downloader punkt_tab, or set NLTK_DATA to the folder that holds it",
+        ) from error
+    DetectorFactory.seed = 0
+    return utils
+
+
+@contextmanager
+def _seeded() -> Iterator[None]:
+    before = random.getstate()
+    random.seed(0)
+    try:
+        yield
+    finally:
+        random.setstate(before)
+
+
+def ready() -> None:
+    """Raise DataError now, before any model is run, when the checkers cannot be used."""
+    _checkers()

@@ -1,0 +1,180 @@
+"""Records of a data set, read from a local data folder or fetched from the hub: a list of plain dictionaries.
+
+JSON Lines (also under the name .json), one JSON list, CSV and parquet are read. A fault names the file and the line.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from regrow.data.catalogue import DataSet
+from regrow.data.text import DATA_FOLDER_VARIABLE
+from regrow.errors import DataError
+from regrow.records.fingerprint import fingerprint
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The records of one part in file order. ``origin`` says where they come from, ``where(n)`` which record n is."""
+
+    rows: list[Row]
+    origin: str
+    licence: str
+
+    def where(self, number: int) -> str:
+        return f"record {number + 1} of {self.origin}"
+
+    @property
+    def fingerprint(self) -> str:
+        """The sha256 (hex) of all records in their order."""
+        return fingerprint(self.rows)
+
+
+def read_part(data: DataSet, part: str, folder: str | Path | None = None) -> Rows:
+    """Return the records of ``part``, from ``folder`` (default: the folder that REGROW_DATA names) or from the hub.
+
+    A folder that lacks the data set is not an error of its own: the hub is asked next. Raises DataError with the
+    command that fetches the files when they are nowhere, and names the line when a file is broken.
+    """
+    found = local_files(data, part, folder)
+    origin = ", ".join(f"'{file}'" for file in found)
+    if not found:
+        found = _fetched(data, part, folder)
+        origin = f"{data.hub_id}@{data.revision[:12]} ({part})"
+    rows = [row for file in found for row in read_rows(file, again=data.fetch_command(part))]
+    if not rows:
+        raise DataError(f"{origin} holds no records", hint=f"fetch it again: {data.fetch_command(part)}")
+    return Rows(rows, origin, data.licence)
+
+
+def local_files(data: DataSet, part: str, folder: str | Path | None = None) -> list[Path]:
+    """Return the files of ``part`` in a data folder, sorted; empty where the folder lacks the data set.
+
+    Raises DataError when the folder does not exist, or has the data set but not this part of it.
+    """
+    given = folder or os.environ.get(DATA_FOLDER_VARIABLE)
+    if not given:
+        return []
+    root = Path(given).expanduser()
+    if not root.is_dir():
+        raise DataError(
+            f"the data folder '{root}' does not exist",
+            hint=f"correct --data or {DATA_FOLDER_VARIABLE}, or leave it out to use the hub",
+        )
+    there = [root / place for place in data.places if (root / place).is_dir()]
+    for place in there:
+        for pattern in data.parts[part]:
+            files = sorted(place.glob(pattern))
+            if files:
+                return files
+    if there:
+        raise DataError(
+            f"'{there[0]}' holds no '{part}' of {data.hub_id} (looked for {', '.join(data.parts[part])})",
+            hint=f"fetch it: {data.fetch_command(part)}",
+        )
+    return []
+
+
+def _fetched(data: DataSet, part: str, folder: str | Path | None) -> list[Path]:
+    from huggingface_hub import snapshot_download
+
+    pattern = data.parts[part][-1]
+    looked = folder or os.environ.get(DATA_FOLDER_VARIABLE)
+    try:
+        snapshot = snapshot_download(data.hub_id, repo_type="dataset", revision=data.revision, allow_patterns=[pattern])
+    # huggingface_hub has no one base for what goes wrong on the way: names, rights, network, disk.
+    except Exception as error:
+        raise DataError(
+            f"the data set '{data.name}' is not in {f'the data folder {looked}' if looked else 'a data folder'} and "
+            f"cannot be fetched from the hub ({_first_line(error)})",
+            hint=f"where there is a network: {data.fetch_command(part)}; then pass --data DIR",
+        ) from error
+    files = sorted(Path(snapshot).glob(pattern))
+    if not files:
+        raise DataError(
+            f"{data.hub_id} at {data.revision[:12]} has no file '{pattern}'",
+            hint=f"download the data set by hand into DIR/{data.name} and pass --data DIR",
+        )
+    return files
+
+
+def read_rows(path: Path, *, again: str = "") -> list[Row]:
+    """Return the records of one file. ``again`` is the command that would fetch it anew, for the error's hint."""
+    hint = f"fetch it again: {again}" if again else "correct the file, or fetch it again"
+    try:
+        if path.suffix == ".parquet":
+            return _parquet(path)
+        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"'{path}' is not UTF-8 text (byte {error.start})", hint=hint) from error
+    except (OSError, EOFError) as error:
+        raise DataError(f"'{path}' cannot be read: {error}", hint=hint) from error
+    if path.name.removesuffix(".gz").endswith(".csv"):
+        return [dict(row) for row in csv.DictReader(io.StringIO(text))]
+    if text.lstrip().startswith("["):
+        return _list(text, path, hint)
+    return _lines(text, path, hint)
+
+
+def _parquet(path: Path) -> list[Row]:
+    import polars
+
+    try:
+        return polars.read_parquet(path).to_dicts()
+    except polars.exceptions.PolarsError as error:
+        raise OSError(_first_line(error)) from error
+
+
+def _list(text: str, path: Path, hint: str) -> list[Row]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"'{path}' is not JSON, or was cut in the middle: {error}", hint=hint) from error
+    return [_object(row, f"entry {number} of '{path}'", hint) for number, row in enumerate(found, start=1)]
+
+
+def _lines(text: str, path: Path, hint: str) -> list[Row]:
+    found: list[Row] = []
+    lines = text.split("\n")
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            last = "; the file was cut in the middle" if not any(map(str.strip, lines[number:])) else ""
+            raise DataError(f"line {number} of '{path}' is not JSON ({error}){last}", hint=hint) from error
+        found.append(_object(row, f"line {number} of '{path}'", hint))
+    return found
+
+
+def _object(row: Any, where: str, hint: str) -> Row:
+    if not isinstance(row, dict):
+        raise DataError(f"{where} is {type(row).__name__}, not an object", hint=hint)
+    return row
+
+
+def need(row: Row, fields: Sequence[str], where: str) -> None:
+    """Raise DataError when ``row`` lacks one of ``fields``, or has it empty: an item without a question or a gold."""
+    for name in fields:
+        if row.get(name) is None or row[name] == "":
+            there = ", ".join(sorted(map(str, row)))
+            raise DataError(
+                f"{where} has no '{name}' (it has: {there})",
+                hint="correct or delete the record; an item without a question or a gold cannot be scored",
+            )
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
