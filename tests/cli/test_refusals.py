@@ -114,6 +114,7 @@ def test_prune_writes_a_checkpoint_once(tiny_folder: Callable[..., Path], tmp_pa
     assert first.returncode == 0, first.stderr
     facts = json.loads(first.stdout)
     assert facts["removed_blocks"] == [2, 3] and facts["unpruned_blocks"] == 6
+    assert "4 of its 6 Transformer blocks" in (tmp_path / "out" / "README.md").read_text()
     again = regrow(*words, cwd=tmp_path)
     assert again.returncode == 0 and json.loads(again.stdout)["weights_sha256"] == facts["weights_sha256"]
     refused(regrow("prune", model, "-o", "out", "--blocks", "2", cwd=tmp_path), "already holds another checkpoint")

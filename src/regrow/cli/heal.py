@@ -58,6 +58,7 @@ def heal(
     if tokens is None and spec is None:
         raise ConfigError("the budget is missing", hint="say how many tokens to train on, for example --tokens 60k")
     asked = merged(HealSpec, spec, given)
+    from regrow.report.card import model_card
     from regrow.study.stages.heal import heal as work
 
     facts = work(
@@ -71,6 +72,7 @@ def heal(
         pools_folder=pools,
         dtype=dtype,
         device=device,
+        card=model_card,
     )
     if json:
         print_json({"output": str(output), **facts.model_dump(mode="json")})

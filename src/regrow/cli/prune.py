@@ -58,9 +58,12 @@ def prune(
         "seed": seed,
     }
     asked = merged(PruneSpec, spec, given)
+    from regrow.report.card import model_card
     from regrow.study.stages.prune import prune as work
 
-    facts = work(model, asked, output, watch=watcher(quiet), pools_folder=pools, dtype=dtype, device=device)
+    facts = work(
+        model, asked, output, watch=watcher(quiet), pools_folder=pools, dtype=dtype, device=device, card=model_card
+    )
     if json:
         print_json({"output": str(output), **facts.model_dump(mode="json")})
         return

@@ -53,11 +53,12 @@ def quickstart(
         raise ConfigError("--items and --pool-examples must be at least 1", hint=f"--items {ITEMS}")
     began = time.monotonic()
     watch = watcher(quiet)
+    from regrow.report.card import model_card
     from regrow.study.quickstart import QuickstartPlan
     from regrow.study.quickstart import quickstart as work
 
     plan = QuickstartPlan.of(remove=remove, tokens=budget, items=items, seed=seed, pool_examples=pool_examples)
-    result = work(model, plan, output, watch=watch, dtype=dtype, device=device)
+    result = work(model, plan, output, watch=watch, dtype=dtype, device=device, card=model_card)
     from regrow.report.findings import findings
     from regrow.report.inputs import pair, read_evaluations
     from regrow.report.page import write_page

@@ -53,10 +53,19 @@ def repair(
         "seed": seed,
     }
     asked = merged(RepairSpec, spec, given)
+    from regrow.report.card import model_card
     from regrow.study.stages.repair import repair as work
 
     facts = work(
-        pruned, asked, output, watch=watcher(quiet), pools_folder=pools, unpruned=unpruned, dtype=dtype, device=device
+        pruned,
+        asked,
+        output,
+        watch=watcher(quiet),
+        pools_folder=pools,
+        unpruned=unpruned,
+        dtype=dtype,
+        device=device,
+        card=model_card,
     )
     if json:
         print_json({"output": str(output), **facts.model_dump(mode="json")})

@@ -7,7 +7,7 @@ short cached generation as the model in memory.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,9 @@ from regrow.records.atomic import new_folder, refuse_used, write_text
 from regrow.records.checkpoint import FILE, CheckpointFacts
 from regrow.records.fingerprint import file_sha256
 
+CardWriter = Callable[[CheckpointFacts], str]
+"""Makes the text of a checkpoint's README.md, for example :func:`regrow.report.card.model_card`."""
+
 _PROBE_TOKENS = 24
 _GENERATED_TOKENS = 8
 _PROBE_TEXTS = ("The answer is 42.", '{"name": "Ada", "tags": ["x", "y"]}', "  Zürich – naïve\n\tdef f(x): return x**2")
@@ -30,15 +33,15 @@ def save_checkpoint(
     folder: Path,
     facts: CheckpointFacts,
     *,
-    card: str | None = None,
+    card: CardWriter | None = None,
     beside: Mapping[str, Path] | None = None,
 ) -> CheckpointFacts:
     """Write ``loaded`` to ``folder`` and return the facts completed with the hashes of the weight files.
 
-    Weights are stored in the narrowest number format that loses nothing. ``card`` becomes README.md; ``beside`` maps
-    names in the checkpoint folder to files or folders copied there (an adapter, a log). Raises StudyError when the
-    folder is in use or the disk too full, ModelError when the reloaded checkpoint differs from the model in memory;
-    the folder then does not exist.
+    Weights are stored in the narrowest number format that loses nothing. ``card`` writes README.md from the complete
+    facts; ``beside`` maps names in the checkpoint folder to files or folders copied there (an adapter, a log). Raises
+    StudyError when the folder is in use or the disk too full, ModelError when the reloaded checkpoint differs from the
+    model in memory; the folder then does not exist.
     """
     refuse_used(folder)
     model = loaded.model
@@ -58,7 +61,7 @@ def save_checkpoint(
         complete = facts.model_copy(update={"weights_sha256": hashes, "architecture": type(model).__name__})
         write_text(scratch / FILE, complete.model_dump_json(indent=2) + "\n")
         if card is not None:
-            write_text(scratch / "README.md", card)
+            write_text(scratch / "README.md", card(complete))
         verify_checkpoint(loaded, scratch)
         for name, origin in (beside or {}).items():
             (shutil.copytree if origin.is_dir() else shutil.copyfile)(origin, scratch / name)

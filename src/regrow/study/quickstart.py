@@ -8,6 +8,7 @@ from typing import TypedDict
 
 from regrow.models.identity import model_identity
 from regrow.models.load import LoadedModel, block_count, load_model
+from regrow.models.save import CardWriter
 from regrow.protocols import Watcher
 from regrow.records.checkpoint import CheckpointFacts
 from regrow.records.specs import EvalSpec, HealSpec, PruneSpec, RepairSpec
@@ -57,7 +58,14 @@ class QuickstartResult:
 
 
 def quickstart(
-    source: str, plan: QuickstartPlan, output: Path, *, watch: Watcher, dtype: str = "auto", device: str = "auto"
+    source: str,
+    plan: QuickstartPlan,
+    output: Path,
+    *,
+    watch: Watcher,
+    dtype: str = "auto",
+    device: str = "auto",
+    card: CardWriter | None = None,
 ) -> QuickstartResult:
     """Return the measured stages of the main job, run in ``output``; finished stages found there are not run again.
 
@@ -78,10 +86,14 @@ def quickstart(
         "dtype": dtype,
     }
     with RunFolder(output).claimed("quickstart", asked):
-        return _run(source, identity.weights_sha256, plan, output, _Place(watch=watch, dtype=dtype, device=device))
+        return _run(
+            source, identity.weights_sha256, plan, output, _Place(watch=watch, dtype=dtype, device=device), card
+        )
 
 
-def _run(source: str, weights_sha256: str, plan: QuickstartPlan, output: Path, place: _Place) -> QuickstartResult:
+def _run(
+    source: str, weights_sha256: str, plan: QuickstartPlan, output: Path, place: _Place, card: CardWriter | None
+) -> QuickstartResult:
     watch = place["watch"]
     checkpoints, evaluations, pools = output / CHECKPOINTS, output / EVALUATIONS, output / POOLS
     done: list[Path] = []
@@ -94,11 +106,11 @@ def _run(source: str, weights_sha256: str, plan: QuickstartPlan, output: Path, p
     measured(source, "unpruned")
     _answer_prompts(source, weights_sha256, plan, pools, place)
     watch.note("[2/4] pruned")
-    prune(source, plan.prune, checkpoints / "pruned", pools_folder=pools, **place)
+    prune(source, plan.prune, checkpoints / "pruned", pools_folder=pools, card=card, **place)
     measured(str(checkpoints / "pruned"), "pruned")
     watch.note("[3/4] repaired")
     pruned = str(checkpoints / "pruned")
-    repair(pruned, plan.repair, checkpoints / "repaired", unpruned=source, pools_folder=pools, **place)
+    repair(pruned, plan.repair, checkpoints / "repaired", unpruned=source, pools_folder=pools, card=card, **place)
     measured(str(checkpoints / "repaired"), "repaired")
     watch.note("[4/4] healed")
     healed = heal(
@@ -109,6 +121,7 @@ def _run(source: str, weights_sha256: str, plan: QuickstartPlan, output: Path, p
         unpruned=source,
         pool_examples=plan.pool_examples,
         pools_folder=pools,
+        card=card,
         **place,
     )
     measured(str(checkpoints / "healed"), "healed")

@@ -13,7 +13,7 @@ from regrow.heal.mixture import read_mixture, token_quotas
 from regrow.heal.registry import LOSSES, SCOPES
 from regrow.models.identity import model_identity
 from regrow.models.load import LoadedModel, load_model
-from regrow.models.save import save_checkpoint
+from regrow.models.save import CardWriter, save_checkpoint
 from regrow.protocols import Watcher
 from regrow.records.checkpoint import CheckpointFacts
 from regrow.records.specs import HealSpec
@@ -44,6 +44,7 @@ def heal(
     pools_folder: Path | None = None,
     dtype: str = "auto",
     device: str = "auto",
+    card: CardWriter | None = None,
 ) -> CheckpointFacts:
     """Return the facts of the healed checkpoint written to ``output`` (merged; the adapter in ``output/adapter``).
 
@@ -112,7 +113,9 @@ def heal(
         }
     )
     beside = {ADAPTER: result.adapter_folder, LOG: result.log_file}
-    facts = save_checkpoint(loaded, output, facts, beside={name: path for name, path in beside.items() if path})
+    facts = save_checkpoint(
+        loaded, output, facts, card=card, beside={name: path for name, path in beside.items() if path}
+    )
     shutil.rmtree(state, ignore_errors=True)
     watch.end("same logits, same cached generation")
     return facts

@@ -12,7 +12,7 @@ from regrow.errors import ConfigError, ModelError
 from regrow.models.families import blocks_of
 from regrow.models.identity import model_identity
 from regrow.models.load import LoadedModel, block_count, load_model
-from regrow.models.save import save_checkpoint
+from regrow.models.save import CardWriter, save_checkpoint
 from regrow.protocols import Watcher
 from regrow.records.checkpoint import CheckpointFacts
 from regrow.records.results import LayerScores
@@ -31,6 +31,7 @@ def prune(
     pools_folder: Path | None = None,
     dtype: str = "auto",
     device: str = "auto",
+    card: CardWriter | None = None,
 ) -> CheckpointFacts:
     """Return the facts of the pruned checkpoint written to ``output``.
 
@@ -85,7 +86,7 @@ def prune(
             "steps": (*before.steps, step("prune", options, {"removed_blocks": list(removed)}, seed=spec.seed)),
         }
     )
-    facts = save_checkpoint(loaded, output, facts)
+    facts = save_checkpoint(loaded, output, facts, card=card)
     watch.end("same logits, same cached generation")
     return facts
 

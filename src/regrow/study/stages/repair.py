@@ -7,7 +7,7 @@ from pathlib import Path
 from regrow.errors import ModelError
 from regrow.models.identity import model_identity
 from regrow.models.load import load_model
-from regrow.models.save import save_checkpoint
+from regrow.models.save import CardWriter, save_checkpoint
 from regrow.protocols import Watcher
 from regrow.records.checkpoint import CheckpointFacts
 from regrow.records.specs import RepairSpec
@@ -27,6 +27,7 @@ def repair(
     pools_folder: Path | None = None,
     dtype: str = "auto",
     device: str = "auto",
+    card: CardWriter | None = None,
 ) -> CheckpointFacts:
     """Return the facts of the repaired checkpoint written to ``output``.
 
@@ -76,6 +77,6 @@ def repair(
             "steps": (*before.steps, step("repair", options, result.outcome, seed=spec.seed)),
         }
     )
-    facts = save_checkpoint(loaded, output, facts)
+    facts = save_checkpoint(loaded, output, facts, card=card)
     watch.end("same logits, same cached generation")
     return facts
