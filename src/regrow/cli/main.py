@@ -36,7 +36,7 @@ app = App(
     help="Depth-prune language models, repair and heal the cut, and measure what breaks and what comes back.",
     version=lambda: version("regrow"),
     version_flags=["--version"],
-    help_format="markdown",
+    help_format="plaintext",
     suppress_keyboard_interrupt=False,
 )
 
