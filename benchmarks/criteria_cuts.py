@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import copy
 import dataclasses
+import json
 import math
 import sys
 import time
@@ -24,6 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+MEMORY = "oracle.json"
 SIMILARITIES = ("gram", "cosine", "subspace")
 ACTIVATION_BASED = ("block-influence", "angular", "streamline", "lorp", "perplexity", "greedy-perplexity", "taylor")
 SHORT = {
@@ -78,8 +80,15 @@ def answers_of(loaded, options, names: list[str], counts: list[int], clock: Cloc
         began = time.monotonic()
         settings: dict[str, Any] = {"similarity": kind} if kind else {}
         if base in ("perplexity", "greedy-perplexity"):
-            oracle = oracle or [Objective(loaded.model, text_batches(calibration, 1))]
+            if not oracle:
+                oracle = [Objective(loaded.model, text_batches(calibration, 1))]
+                oracle[0].recall(remembered(options.output))
             settings["objective"] = oracle[0]
+        if base == "greedy-perplexity":
+            for rounds in range(1, max(counts) + 1):
+                clock.check()
+                score_blocks(base, loaded.model, calibration, remove=rounds, options=settings)
+                remember(options.output, oracle[0])
         record = kept_similarity(loaded.model, calibration, options.output) if reads_similarity(base) else None
         found[name] = {
             count: score_blocks(base, loaded.model, calibration, remove=count, record=record, options=settings)
@@ -89,6 +98,23 @@ def answers_of(loaded, options, names: list[str], counts: list[int], clock: Cloc
             write_text(files[count], answer.model_dump_json(indent=1) + "\n")
         say(f"{name}: {[answer.removed for answer in found[name].values()]}, {time.monotonic() - began:.0f} s")
     return found
+
+
+def remembered(folder: Path) -> dict[frozenset[int], Any]:
+    """Return what the oracle of a stopped call found: greedy rounds go on from there."""
+    from regrow.criteria.objective import Answer
+
+    file = folder / MEMORY
+    rows = json.loads(file.read_text("utf-8")) if file.exists() else []
+    return {frozenset(cut): Answer(value, complete) for cut, value, complete in rows}
+
+
+def remember(folder: Path, oracle) -> None:
+    from regrow.records.atomic import write_json
+
+    write_json(
+        folder / MEMORY, [[sorted(cut), answer.value, answer.complete] for cut, answer in oracle.answers().items()]
+    )
 
 
 def cut_key(answer) -> str:

@@ -102,4 +102,4 @@ def test_grids_that_cannot_be_run(tiny_folder: Any, refused: Any, tmp_path: Path
     refused("did you mean 'searches'", *words, "--spec", "study.yaml")
     refused("cannot protect block 7", *words, "--protect", "7")
     assert not (tmp_path / "study").exists()
-    refused("chunks of 128 tokens", "search-study", gpt2_folder(tmp_path / "gpt2", 64), "-o", "study")
+    refused("chunks of 128 tokens", "search-study", gpt2_folder(tmp_path / "gpt2", 64), "-o", "s", "--remove", "1")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from regrow.criteria.ablation import greedy_perplexity
 from regrow.criteria.head import Head
 from regrow.criteria.objective import Objective, answer_batches, text_batches
 from regrow.criteria.replay import Replay
@@ -247,3 +248,30 @@ def test_a_backbone_that_touches_the_stream_between_or_after_blocks_is_refused(m
     backbone_of(model).register_forward_hook(double)
     with pytest.raises(ModelError, match="does more after its blocks"):
         Replay(model, even.input_ids)
+
+
+def test_what_was_given_up_is_not_evaluated_again_while_it_stays_out_of_reach(make_tiny):
+    model = make_tiny("llama")
+    text = from_examples("own", own_words(model, 6, 24))
+    oracle = Objective(model, text_batches(text, 1))
+    cuts = [(block,) for block in range(6)]
+    first = oracle.race(cuts, keep=1)
+    spent, asked = oracle.block_forwards, oracle.evaluations
+    assert not all(answer.complete for answer in first)
+    assert oracle.race(cuts, keep=1) == first
+    assert (oracle.block_forwards, oracle.evaluations) == (spent, asked)
+    exact = oracle.many(cuts)
+    assert all(answer.value <= value + 1e-9 for answer, value in zip(first, exact))
+
+
+def test_another_oracle_goes_on_from_what_is_known(make_tiny, even):
+    model = make_tiny("llama")
+    whole = greedy_perplexity(model, even, remove=3, objective=Objective(model, text_batches(even, 1)))
+    known = {}
+    for rounds in (1, 2, 3):
+        oracle = Objective(model, text_batches(even, 1))
+        oracle.recall(known)
+        last = greedy_perplexity(model, even, remove=rounds, objective=oracle)
+        known = oracle.answers()
+    assert last == whole
+    assert Objective(model, text_batches(even)).answers() == {}

@@ -61,11 +61,16 @@ def rank(
         CRITERIA.entry(name)
     if not names:
         raise ConfigError("no criterion was named", hint="regrow ls criteria")
+    guided = [part.strip() for part in (for_capability or "").split(",") if part.strip()]
+    if picture is not None and not set(names) & {"angular", "streamline", "lorp"}:
+        raise ConfigError(
+            "there is no similarity matrix to draw from these criteria", hint="add angular, streamline or lorp"
+        )
     if picture is not None and picture.suffix not in (".png", ".svg", ".pdf"):
         raise ConfigError(f"a picture cannot be written as '{picture.name}'", hint="name a .png, .svg or .pdf file")
     given = {
         "remove": remove,
-        "protect": parse_blocks(protect) if protect is not None else None,
+        "protect": parse_blocks(protect, option="--protect") if protect is not None else None,
         "contiguous": contiguous,
         "calibration": calibration,
         "calibration_tokens": parse_tokens(calibration_tokens, option="--calibration-tokens")
@@ -76,7 +81,6 @@ def rank(
     asked = merged(PruneSpec, spec, given)
     from regrow.study.stages.rank import rank_blocks
 
-    guided = [part.strip() for part in (for_capability or "").split(",") if part.strip()]
     ranking, record = rank_blocks(
         model,
         names,
@@ -84,6 +88,7 @@ def rank(
         watch=watcher(quiet),
         guided_by=guided,
         pools_folder=pools,
+        leave_out=criterion == "all",
         dtype=dtype,
         device=device,
     )
@@ -94,7 +99,7 @@ def rank(
         figure = similarity_figure(record, ranking) if record is not None else None
         if figure is None:
             raise ConfigError(
-                "there is no similarity matrix to draw from these criteria", hint="add angular, streamline or lorp"
+                "no criterion that reads the similarity matrix is left to draw", hint="remove fewer blocks"
             )
         save_figure(figure, picture)
     if json:

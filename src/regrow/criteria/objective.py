@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -129,6 +129,7 @@ class Objective:
             raise DataError("no token of the text can be scored", hint="use sequences of at least two tokens")
         self._live_bytes = live_bytes
         self._known: dict[Cut, float] = {}
+        self._bounds: dict[Cut, float] = {}
         weight = next(model.parameters())
         per_token = int(text_config_of(model).hidden_size) * weight.element_size()
         self._states = _States(kept_bytes, self.blocks, self._all_tokens * per_token)
@@ -160,16 +161,32 @@ class Objective:
         """
         asked = [self._check(cut) for cut in cuts]
         fresh = [cut for cut in dict.fromkeys(asked) if cut not in self._known]
-        self.evaluations += len(fresh)
         if frozenset() in fresh:
             self._known[frozenset()] = self.whole
             fresh.remove(frozenset())
-        bounds: dict[Cut, float] = {}
+            self.evaluations += 1
+        known = sorted(self._known[cut] for cut in set(asked) & set(self._known))
+        if keep is not None and len(known) >= keep:
+            # Given up before, and still out of reach.
+            fresh = [cut for cut in fresh if self._bounds.get(cut, 0.0) <= known[keep - 1]]
+        self.evaluations += len(fresh)
         if fresh:
-            known = sorted(self._known[cut] for cut in set(asked) & set(self._known))
             with torch.inference_mode():
-                bounds = self._evaluate(fresh, keep, known)
-        return [Answer(self._known[cut], True) if cut in self._known else Answer(bounds[cut], False) for cut in asked]
+                for cut, bound in self._evaluate(fresh, keep, known).items():
+                    self._bounds[cut] = max(bound, self._bounds.get(cut, 0.0))
+        return [
+            Answer(self._known[cut], True) if cut in self._known else Answer(self._bounds[cut], False) for cut in asked
+        ]
+
+    def answers(self) -> dict[Cut, Answer]:
+        """Return everything that is known so far, for :meth:`recall` by a later oracle on the same model and text."""
+        found = {cut: Answer(bound, False) for cut, bound in self._bounds.items() if cut not in self._known}
+        return found | {cut: Answer(value, True) for cut, value in self._known.items()}
+
+    def recall(self, answers: Mapping[Cut, Answer]) -> None:
+        """Take over what another oracle found on the same model and text, so that it is not computed again."""
+        for cut, answer in answers.items():
+            (self._known if answer.complete else self._bounds)[self._check(cut)] = answer.value
 
     def _evaluate(self, fresh: list[Cut], keep: int | None, known: list[float]) -> dict[Cut, float]:
         sums = dict.fromkeys(fresh, 0.0)

@@ -10,10 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from regrow.criteria.ablation import LARGEST_LOSS
 from regrow.criteria.objective import Objective, ScoredBatch, text_batches
 from regrow.criteria.search import SEARCHES, search
 from regrow.data.calibration import CalibrationSet, load_calibration
 from regrow.errors import ConfigError
+from regrow.models.families import blocks_of
+from regrow.protocols import Watcher
 from regrow.records.results import provenance
 from regrow.records.search_study import CalibrationConfig, SearchRun, SearchStudy, Share
 from regrow.seeding import derive_seed, stream
@@ -38,6 +41,7 @@ def search_study(
     load: Loader | None = None,
     done: Sequence[SearchRun] = (),
     on_run: Callable[[SearchRun], None] | None = None,
+    watch: Watcher | None = None,
 ) -> SearchStudy:
     """Return the whole study on one model, with its variance shares and the finding in a sentence.
 
@@ -47,43 +51,63 @@ def search_study(
     blocks to a number, for example the accuracy of the cut model on a suite. ``done`` runs are taken over, and
     ``on_run`` is told every new one, so that a broken study can go on.
     """
-    if len(calibrations) < 2 and len(searches) < 2:
-        raise ConfigError("a study needs at least two calibration texts or two searches", hint="add one of either")
-    names = [config.name for config in calibrations]
-    if len(set(names)) < len(names) or len(set(searches)) < len(searches) or len(set(seeds)) < len(seeds):
-        raise ConfigError("a calibration text, a search or a seed is named twice", hint="name each once")
-    for name in searches:
-        SEARCHES.entry(name)
+    check_grid(calibrations, searches, seeds, budget)
     outside = Objective(model, common) if common else None
     if outside is None and not measures:
         raise ConfigError("the study has nothing to compare cuts by", hint="give a common text or measures")
     known = {(run.calibration, run.search, run.seed): run for run in done}
     loader = load or (lambda config, seed: _load(config, tokenizer, seed))
     runs: list[SearchRun] = []
-    blocks = outside.blocks if outside else 0
+    total = len(calibrations) * len(seeds) * len(searches)
     for config, seed in product(calibrations, seeds):
         missing = [name for name in searches if (config.name, name, seed) not in known]
         batches = text_batches(loader(config, seed)) if missing else []
         for name in searches:
             run = known.get((config.name, name, seed))
             if run is None:
+                if watch is not None:
+                    limit = budget if math.isfinite(budget) else None
+                    task = f"[{len(runs) + 1}/{total}] {name} on '{config.name}', seed {seed}"
+                    watch.begin(task, limit, "block passes")
                 # A fresh oracle for each search: none may profit from what another one has already asked.
-                objective = Objective(model, batches)
-                blocks = objective.blocks
-                run = _one_run(objective, outside, config, name, seed, remove, protect, budget, measures or {})
+                objective = Objective(model, batches, on_work=watch.advance if watch is not None else None)
+                run = _one_run(objective, config, name, seed, remove, protect, budget)
+                if watch is not None:
+                    watch.end("removes " + ", ".join(map(str, run.removed)))
+                run = run.model_copy(update={"outcomes": _outcomes(run.removed, outside, measures or {})})
                 if on_run is not None:
                     on_run(run)
             runs.append(run)
     shares = shares_of(runs)
     return SearchStudy(
-        blocks=blocks,
+        blocks=len(blocks_of(model)),
         remove=remove,
         runs=tuple(runs),
         overlap=overlap_of(runs),
         shares=tuple(shares),
         finding=finding_of(shares),
+        unpruned={"perplexity": math.exp(outside.whole)} if outside else {},
         provenance=provenance({"budget_block_forwards": budget if math.isfinite(budget) else None}),
     )
+
+
+def check_grid(
+    calibrations: Sequence[CalibrationConfig], searches: Sequence[str], seeds: Sequence[int], budget: float
+) -> None:
+    """Raise ConfigError for a grid that compares nothing, names something twice or holds a search without an end."""
+    names = [config.name for config in calibrations]
+    for kind, given in (("calibration text", names), ("search", list(searches)), ("seed", list(map(str, seeds)))):
+        twice = next((name for name in given if given.count(name) > 1), None)
+        if twice is not None:
+            raise ConfigError(f"the {kind} '{twice}' is named twice", hint="name each once")
+    for name in searches:
+        facts = dict(SEARCHES.entry(name).facts)
+        if facts.get("ends") == "no" and not math.isfinite(budget):
+            raise ConfigError(f"the search '{name}' only ends with its budget", hint="give a budget in block forwards")
+    if len(names) < 2 and len(searches) < 2:
+        raise ConfigError("a study needs at least two calibration texts or two searches", hint="add one of either")
+    if not seeds:
+        raise ConfigError("a study needs at least one seed", hint="give several, for example 0,1,2")
 
 
 def _load(config: CalibrationConfig, tokenizer: Any, seed: int) -> CalibrationSet:
@@ -98,14 +122,12 @@ def _load(config: CalibrationConfig, tokenizer: Any, seed: int) -> CalibrationSe
 
 def _one_run(
     objective: Objective,
-    outside: Objective | None,
     config: CalibrationConfig,
     name: str,
     seed: int,
     remove: int,
     protect: Sequence[int],
     budget: float,
-    measures: Mapping[str, Measure],
 ) -> SearchRun:
     began = time.perf_counter()
     found = search(
@@ -117,22 +139,24 @@ def _one_run(
         generator=stream(seed, "search-study", config.name, name),
     )
     seconds = time.perf_counter() - began
-    outcomes: dict[str, float] = {}
-    if outside is not None:
-        outcomes["perplexity"] = math.exp(min(outside(found.removed), 700.0))
-    for measure_name, measure in measures.items():
-        outcomes[measure_name] = float(measure(found.removed))
     return SearchRun(
         calibration=config.name,
         search=name,
         seed=seed,
         removed=found.removed,
         loss=found.loss,
-        outcomes=outcomes,
+        outcomes={},
         evaluations=found.evaluations,
         block_forwards=found.block_forwards,
         wall_seconds=seconds,
     )
+
+
+def _outcomes(removed: tuple[int, ...], outside: Objective | None, measures: Mapping[str, Measure]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    if outside is not None:
+        found["perplexity"] = math.exp(min(outside(removed), LARGEST_LOSS))
+    return found | {name: float(measure(removed)) for name, measure in measures.items()}
 
 
 def shares_of(runs: Sequence[SearchRun]) -> list[Share]:
@@ -189,15 +213,31 @@ def finding_of(shares: Sequence[Share]) -> str:
         if not math.isfinite(calibration.share):
             sentences.append(f"All runs have the same {outcome}: neither the calibration text nor the search matters.")
             continue
-        first, second = sorted((calibration, algorithm), key=lambda share: -share.share)
-        apart = first.low > second.high
         words = {"calibration": "the calibration text", "search": "the search algorithm"}
-        verdict = "" if apart else "; their intervals overlap, so this grid does not settle which matters more"
+        first, second = sorted((calibration, algorithm), key=lambda share: -share.share)
+        alone = next((share for share in (first, second) if share.chance == 0), None)
+        if alone is not None:
+            other = second if alone is first else first
+            sentences.append(
+                f"For {outcome}, {words[other.factor]} explains {_percent(other)} of the variance; "
+                f"{words[alone.factor]} was not varied."
+            )
+            continue
+        # What one seed a cell leaves open, or intervals that overlap, is not settled.
+        apart = first.low > second.high
+        verdict = "" if apart else f"; {_why_open(first)}, so this grid does not settle which matters more"
         sentences.append(
             f"For {outcome}, {words[first.factor]} explains {_percent(first)} of the variance and "
             f"{words[second.factor]} {_percent(second)}{verdict}."
         )
+        seed = by_factor.get("seed")
+        if seed is not None and math.isfinite(first.low) and seed.share > first.share:
+            sentences.append(f"More than either, the draw of samples (the seed) explains {_percent(seed)}.")
     return " ".join(sentences)
+
+
+def _why_open(share: Share) -> str:
+    return "their intervals overlap" if math.isfinite(share.low) else "one seed gives no intervals"
 
 
 def _percent(share: Share) -> str:
