@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from regrow.capabilities.suites import healing_suite
@@ -45,11 +46,12 @@ def heal(
     dtype: str = "auto",
     device: str = "auto",
     card: CardWriter | None = None,
+    only_pools: Sequence[str] | None = None,
 ) -> CheckpointFacts:
     """Return the facts of the healed checkpoint written to ``output`` (merged; the adapter in ``output/adapter``).
 
     Training state is kept in ``output``.healing until the checkpoint is complete: the same command continues a stopped
-    run, another one is refused.
+    run, another one is refused. ``only_pools`` leaves out the other pools of the suite.
     """
     facts = checkpoint_facts(pruned, what="healing")
     if not facts.removed_blocks:
@@ -57,7 +59,7 @@ def heal(
     # What can be refused without a model is refused before pools are answered and the folder is claimed.
     SCOPES.entry(spec.scope)
     LOSSES.entry(spec.loss)
-    names = [capability.name for capability in healing_suite(suite)]
+    names = [one.name for one in healing_suite(suite) if only_pools is None or one.name in only_pools]
     quotas = token_quotas(read_mixture(spec.mixture), {name: Pool(name, ()) for name in names}, spec.tokens)
     options = {
         "pruned": str(pruned),
@@ -65,7 +67,7 @@ def heal(
         "dtype": dtype,
         "suite": suite,
         "pool_examples": pool_examples,
-        "pools_sha256": pools_content(suite, pools_folder) or "",
+        "pools_sha256": pools_content(suite, pools_folder, only_pools) or "",
         "tokens_by_pool": quotas,
         **spec.model_dump(mode="json"),
     }
@@ -92,6 +94,7 @@ def heal(
         examples=pool_examples,
         watch=watch,
         folder=pools_folder,
+        only=only_pools,
     )
     teacher.clear()
     if pools_folder is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +27,7 @@ def pools_of(
     watch: Watcher,
     folder: Path | None = None,
     owned: bool = False,
+    only: Sequence[str] | None = None,
 ) -> dict[str, Pool]:
     """Return the healing pools of a suite by name, each with at most ``examples`` prompts answered by the teacher.
 
@@ -36,10 +37,12 @@ def pools_of(
 
     A damaged pool in the cache, or in a folder that belongs to the run (``owned``), is moved aside and made again; in
     a user's folder it is refused, as is a pool that another model than ``weights_sha256`` answered. Raises DataError
-    for both, before anything is answered.
+    for both, before anything is answered. ``only`` names the pools wanted (default: all of the suite).
     """
     prompts = {
-        capability.name: (capability, list(capability.items("heal"))) for capability in healing_suite(suite_name)
+        capability.name: (capability, list(capability.items("heal")))
+        for capability in healing_suite(suite_name)
+        if only is None or capability.name in only
     }
     asked = fingerprint(
         {
@@ -85,13 +88,14 @@ def pools_of(
     return {name: found[name] for name in prompts}
 
 
-def pools_content(suite_name: str, folder: Path | None) -> str | None:
+def pools_content(suite_name: str, folder: Path | None, only: Sequence[str] | None = None) -> str | None:
     """Return the fingerprint of the pools of a suite in a user's folder; None when none is named or one is not there
     (or not readable: :func:`pools_of` says so)."""
     if folder is None:
         return None
+    names = [entry.name for entry in healing_suite(suite_name) if only is None or entry.name in only]
     try:
-        return fingerprint([load_pool(folder / entry.name).fingerprint for entry in healing_suite(suite_name)])
+        return fingerprint([load_pool(folder / name).fingerprint for name in names])
     except DataError:
         return None
 
