@@ -37,3 +37,21 @@ class FunctionCalling:
     def summarise(self, scores: Sequence[ItemScore]) -> dict[str, float]:
         """Return ``score`` (share of right calls) and ``parse_rate``."""
         return score_and_parse_rate(scores)
+
+
+class KnownCall(FunctionCalling):
+    """Scores 1 when the answer's first call names a function that is offered and gives its arguments as an object with
+    all that are required: the quality rule of the healing pool, where no gold says which values are right."""
+
+    def grade(self, item: Item, response: str) -> Grade:
+        """Return the grade; ``details["fault"]`` says what was wrong with a call."""
+        call = first_call(response[:LONGEST_RESPONSE])
+        if call is None:
+            return Grade(0.0, parsed=False)
+        meant = [each for each in item.gold["functions"] if call_match.same_name(call.name, str(each["name"]))]
+        if not meant:
+            return Grade(0.0, parsed=True, details={"fault": "name"})
+        missing = [name for name in meant[0]["parameters"].get("required") or [] if name not in call.arguments]
+        if missing:
+            return Grade(0.0, parsed=True, details={"fault": f"missing: {missing[0]}"})
+        return Grade(1.0, parsed=True)

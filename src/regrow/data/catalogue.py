@@ -15,7 +15,8 @@ from regrow.errors import ConfigError, did_you_mean
 @dataclass(frozen=True)
 class DataSet:
     """One data set. ``parts`` maps a part (a split, or a named file) to file patterns, tried in order; the first that
-    matches anything is read. The pattern of the hub's layout comes last: it is what is fetched."""
+    matches anything is read. The pattern of the hub's layout comes last: it is what is fetched. Without a ``hub_id``
+    the set is known in local folders only."""
 
     name: str
     hub_id: str
@@ -27,6 +28,8 @@ class DataSet:
     @property
     def places(self) -> tuple[str, ...]:
         """Names that the folder of this data set may have within a data folder."""
+        if not self.hub_id:
+            return (self.name, *self.folders)
         return (self.name, *self.folders, self.hub_id, self.hub_id.replace("/", "--"), self.hub_id.split("/")[1])
 
     def fetch_command(self, part: str) -> str:
@@ -167,6 +170,13 @@ CATALOGUE: dict[str, DataSet] = {
             "e7f4b6456019f5d8bcb991ef0dd67d8ff23221ac",
             "Apache-2.0 (data set card)",
             {"train": ("train.jsonl", "glaive-function-calling-v2.json")},
+        ),
+        DataSet(
+            "seal_tools",
+            "",
+            "",
+            "Apache-2.0",
+            {name: (f"{name}.jsonl",) for name in ("tool", "dev", "test_in_domain", "test_out_domain")},
         ),
         DataSet(
             "pku_saferlhf_prompt",
