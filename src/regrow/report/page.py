@@ -74,7 +74,7 @@ def render_page(
 ) -> str:
     """Return the report as HTML. Every text that is not ours (answers, labels, ids) is escaped."""
     figures = figures_of(table, paired, loss)
-    page_code, vega_code = _template_text("page.js"), vega_script() if figures else ""
+    page_code, vega_code = template_text("page.js"), vega_script() if figures else ""
     found = findings(table)
     chance = {row.name.lower(): row.chance for row in table.rows if row.chance and not row.part_of}
     values = {
@@ -94,7 +94,7 @@ def render_page(
         version=version("regrow"),
         title=title or _model_name(table),
         themes={name: Markup(text) for name, text in themes_css(table).items()},
-        css=Markup(stage_css + _template_text("page.css")),
+        css=Markup(stage_css + template_text("page.css")),
         subtitle=subtitle(table),
         strip=block_strip(table),
         removed=removed_phrase(table),
@@ -131,5 +131,6 @@ def _model_name(table: MainTable) -> str:
     return column.source.rstrip("/\\").replace("\\", "/").split("/")[-1].split(":")[-1] or column.label
 
 
-def _template_text(name: str) -> str:
+def template_text(name: str) -> str:
+    """Return the text of one of the package's templates, styles or scripts."""
     return (files("regrow.report") / "templates" / name).read_text("utf-8").replace("\r\n", "\n")

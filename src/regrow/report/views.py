@@ -227,8 +227,13 @@ def removed_phrase(table: MainTable) -> str:
 
 def theme_css(table: MainTable, theme: Theme) -> str:
     """Return the custom properties of a theme: its colours, and one colour a column."""
+    stages = " ".join(f"--stage-{index}: {colour};" for index, colour in enumerate(_stage_colours(table, theme)))
+    return f"{stages} {base_css(theme)}"
+
+
+def base_css(theme: Theme) -> str:
+    """Return the custom properties that every page has: the theme's colours."""
     plain = {name: getattr(theme, name) for name in ("paper", "surface", "sunken", "ink", "muted", "line", "accent")}
-    plain |= {f"stage-{index}": colour for index, colour in enumerate(_stage_colours(table, theme))}
     plain |= {f"fate-{fate.name.lower().replace('_', '-')}": colour for fate, colour in theme.fates.items()}
     plain |= {"bad": theme.stages["pruned"], "good": theme.stages["healed"], "new": theme.stages["repaired"]}
     plain["part"] = theme.extra[1]

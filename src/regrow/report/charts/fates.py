@@ -58,7 +58,7 @@ def fates_figure(table: MainTable) -> Figure | None:
             .mark_text(align="left", dx=6, fontSize=10.5, color=theme.muted)
             .encode(x=alt.X("end:Q"), y=y, yOffset=offset, text="model:N")
         )
-        return framed(alt.layer(bars, labels), theme, height=len(order_of) * (15 * len(models) + 14))
+        return framed(alt.layer(bars, labels), theme, height=len(order_of) * max(44, 15 * len(models) + 18))
 
     said = ", ".join(
         f"{capability_name(c.capability)} in {table.columns[c.later].label}: {c.kept} kept, {c.came_back} came back, "

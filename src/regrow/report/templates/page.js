@@ -24,6 +24,17 @@
   });
   systemDark.addEventListener("change", () => { if (!root.dataset.theme) drawCharts(); });
 
+  /* a sign above every table that is wider than its place */
+  const scrollers = [...document.querySelectorAll(".scroll")].map((place) => {
+    const sign = make("div", "scroll-sign", "more columns: scroll sideways \u2192");
+    sign.setAttribute("aria-hidden", "true");
+    place.before(sign);
+    const check = () => sign.classList.toggle("on", place.scrollWidth > place.clientWidth + 2);
+    new ResizeObserver(check).observe(place);
+    return check;
+  });
+  const checkSigns = () => scrollers.forEach((check) => check());
+
   /* charts */
   const views = new Map();
   const refuse = () => Promise.reject(new Error("this page loads nothing"));
@@ -64,16 +75,19 @@
   /* items */
   const { columns, rows, rightAt } = data.items;
   const many = columns.length > 1;
+  const several = Boolean($("by-family"));
+  const scored = (row) => row.s.map((score) => (score === null ? -1 : score));
   const headers = [
     { name: "Item", key: (row) => row.i },
+    ...(several ? [{ name: "Family", key: (row) => row.m }] : []),
     { name: "Capability", key: (row) => row.c },
     ...(many ? [{ name: "Fate", key: (row) => row.f }] : []),
-    ...columns.map((label, index) => ({ name: label, key: (row) => row.s[index] })),
+    ...columns.map((label, index) => ({ name: label, key: (row) => scored(row)[index] })),
   ];
   const PAGE = 25;
   let shown = PAGE;
   let order = { column: -1, down: false };
-  const haystack = rows.map((row) => [row.i, row.c, row.k, row.f, row.q, ...row.r].join("\n").toLowerCase());
+  const haystack = rows.map((row) => [row.i, row.m, row.c, row.k, row.f, row.q, ...row.r].join("\n").toLowerCase());
   const place = new Map(rows.map((row, index) => [row, index]));
 
   headers.forEach((header, index) => {
@@ -93,14 +107,16 @@
     for (const value of values) select.append(new Option(value, value));
   };
   fill($("by-capability"), new Set(rows.map((row) => row.c)));
+  if (several) fill($("by-family"), new Set(rows.map((row) => row.m)));
   if ($("by-fate")) fill($("by-fate"), new Set(rows.map((row) => row.f).sort()));
 
   function chosen() {
     const words = $("search").value.trim().toLowerCase();
     const capability = $("by-capability").value;
     const fate = $("by-fate") ? $("by-fate").value : "";
+    const family = several ? $("by-family").value : "";
     const kept = rows.filter((row, index) =>
-      (!capability || row.c === capability) && (!fate || row.f === fate) && (!words || haystack[index].includes(words)));
+      (!family || row.m === family) && (!capability || row.c === capability) && (!fate || row.f === fate) && (!words || haystack[index].includes(words)));
     if (order.column >= 0) {
       const key = headers[order.column].key;
       const sign = order.down ? -1 : 1;
@@ -118,6 +134,7 @@
     if (row.q) box.append(make("p", "question", row.q));
     const side = make("div", "side");
     columns.forEach((label, index) => {
+      if (row.s[index] === null) return;
       const right = row.s[index] >= rightAt;
       const answer = make("div", "answer " + (right ? "right" : "wrong"));
       const title = make("h4");
@@ -152,7 +169,9 @@
     first.append(open);
     const second = make("td", "", row.c);
     if (row.k) second.append(" ", make("span", "kind", row.k));
-    line.append(first, second);
+    line.append(first);
+    if (several) line.append(make("td", "", row.m));
+    line.append(second);
     if (many) {
       const third = make("td");
       third.append(make("span", "chip fate-" + row.f.replaceAll(" ", "-"), row.f));
@@ -160,6 +179,7 @@
     }
     for (const score of row.s) {
       const cell = make("td");
+      if (score === null) { cell.textContent = "\u2013"; line.append(cell); continue; }
       const right = score >= rightAt;
       const whole = score === 0 || score === 1;
       cell.append(make("span", right ? "yes" : "no", (right ? "✓ " : "✗ ") + (whole ? (right ? "right" : "wrong") : score.toFixed(2))));
@@ -185,8 +205,9 @@
       if (index === order.column) cell.setAttribute("aria-sort", order.down ? "descending" : "ascending");
       else cell.removeAttribute("aria-sort");
     });
+    checkSigns();
   }
-  for (const id of ["search", "by-capability", "by-fate"]) {
+  for (const id of ["search", "by-family", "by-capability", "by-fate"]) {
     if ($(id)) $(id).addEventListener("input", () => { shown = PAGE; drawItems(); });
   }
   $("filters").addEventListener("submit", (event) => event.preventDefault());

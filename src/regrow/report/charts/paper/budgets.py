@@ -9,6 +9,7 @@ import altair as alt
 import polars
 
 from regrow.report.charts.frame import or_none
+from regrow.report.charts.paper.axes import decades
 from regrow.report.charts.paper.palette import Ink, rule_inks
 from regrow.report.charts.paper.panel import DrawPanel, Panel, PaperFigure, colour, shape
 from regrow.report.paper.families import UNIFORM
@@ -74,13 +75,16 @@ def _draw(rows: list[dict[str, Any]], inks: list[Ink], budget: int, title: str) 
     ]
     spent = [value for point in points for value in (point["budget"], point["paid"])]
     ends = [v for p in points for v in (p["value"], p["low"], p["high"]) if v is not None and math.isfinite(v)]
-    low, high = max(0.0, math.floor(min(ends) * 20 - 0.5) / 20), math.ceil(max(ends) * 20 + 0.5) / 20
+    step = 0.1 if max(ends) - min(ends) > 0.25 else 0.05
+    low, high = max(0.0, step * math.floor(min(ends) / step - 0.2)), step * math.ceil(max(ends) / step + 0.2)
+    marks = [low + step * place for place in range(round((high - low) / step) + 1)]
 
     def draw(theme: Theme) -> alt.LayerChart:
         scale = alt.Scale(type="log", domain=[min(spent) * 0.75, max(spent) * 1.35], nice=False)
-        axis = alt.Axis(format="~s", title="training tokens paid, pilots included", tickCount=4, labelOverlap=True)
+        ticks = decades(min(spent) * 0.75, max(spent) * 1.35)
+        axis = alt.Axis(format="~s", title="training tokens paid, pilots included", values=ticks, grid=False)
         y_scale = alt.Scale(domain=[low, high], nice=False, zero=False)
-        y_axis = alt.Axis(format=".0%", title=title, tickCount=5, grid=True)
+        y_axis = alt.Axis(format=".0%", title=title, values=marks, grid=True)
         y = alt.Y("value:Q", scale=y_scale, axis=y_axis)
         paid = alt.X("paid:Q", scale=scale, axis=axis)
         given = alt.X("budget:Q", scale=scale, axis=axis)
@@ -99,7 +103,7 @@ def _draw(rows: list[dict[str, Any]], inks: list[Ink], budget: int, title: str) 
             moved.mark_rule(strokeWidth=1.4, strokeDash=[3, 3], opacity=0.8).encode(
                 x=given, x2="paid:Q", y=y, color=ink
             ),
-            moved.mark_point(size=56, filled=False, strokeWidth=1.8).encode(
+            moved.mark_point(size=56, filled=False, strokeWidth=1.8, opacity=1).encode(
                 x=given, y=y, color=ink, shape=form, tooltip=tooltip
             ),
             data.mark_rule(strokeWidth=1.8, opacity=0.5).encode(

@@ -8,6 +8,7 @@ import altair as alt
 import polars
 
 from regrow.report.charts.frame import or_none
+from regrow.report.charts.paper.axes import decades
 from regrow.report.charts.paper.palette import Ink, family_inks
 from regrow.report.charts.paper.panel import DrawPanel, Panel, PaperFigure, colour, shape
 from regrow.report.paper.grids import tokens, two
@@ -29,6 +30,8 @@ def curves_figure(paper: Paper) -> PaperFigure | None:
         ink for ink in family_inks([*known, *(name for name in families if name not in known)]) if ink.label in families
     ]
     first = min(value for value in points["tokens"] if value > 0) / 10
+    top = max([1.0, *(value for value in (*points["high"], *curves["high"]) if math.isfinite(value))])
+    ceiling = min(1.5, math.ceil(top * 4) / 4)
     panels = [
         Panel(
             name,
@@ -38,6 +41,7 @@ def curves_figure(paper: Paper) -> PaperFigure | None:
                 curves.filter(polars.col("capability") == name),
                 inks,
                 first,
+                ceiling,
             ),
             HEIGHT,
         )
@@ -63,7 +67,9 @@ def curves_figure(paper: Paper) -> PaperFigure | None:
     )
 
 
-def _draw(points: polars.DataFrame, curves: polars.DataFrame, inks: list[Ink], first: float) -> DrawPanel:
+def _draw(
+    points: polars.DataFrame, curves: polars.DataFrame, inks: list[Ink], first: float, ceiling: float
+) -> DrawPanel:
     dots = [
         {
             "family": row["family"],
@@ -79,23 +85,23 @@ def _draw(points: polars.DataFrame, curves: polars.DataFrame, inks: list[Ink], f
     ]
     lines = []
     for row in curves.iter_rows(named=True):
-        value = {key: row[key] for key in ("family", "tokens", "kept", "low", "high", "extrapolated")}
-        lines.append(value)
+        value = {key: round(row[key], 4) for key in ("tokens", "kept", "low", "high")}
+        lines.append({"family": row["family"], "extrapolated": row["extrapolated"], **value})
     # The dashed part begins where the drawn one ends.
     for name in dict.fromkeys(line["family"] for line in lines):
         near = [line for line in lines if line["family"] == name and not line["extrapolated"]]
         if near:
             lines.append({**near[-1], "extrapolated": True})
     end = max([line["tokens"] for line in lines] + [dot["tokens"] * 1.15 for dot in dots])
-    top = max([1.0, *(dot["high"] or 0 for dot in dots), *(line["high"] for line in lines)])
-    ceiling = min(1.5, math.ceil(top * 10) / 10)
 
     def draw(theme: Theme) -> alt.LayerChart:
         scale = alt.Scale(type="log", domain=[first * 0.85, end], nice=False)
-        axis = alt.Axis(format="~s", title="healing tokens of its own pool", tickCount=4, labelOverlap=True, grid=False)
+        axis = alt.Axis(
+            format="~s", title="healing tokens of its own pool", values=decades(first * 0.85, end), grid=False
+        )
         x = alt.X("tokens:Q", scale=scale, axis=axis)
         y_scale = alt.Scale(domain=[0, ceiling], clamp=True, nice=False)
-        y_axis = alt.Axis(format="%", title="retention", values=[0, 0.25, 0.5, 0.75, 1, 1.25], grid=True)
+        y_axis = alt.Axis(format="%", title="retention", values=[0, 0.25, 0.5, 0.75, 1, 1.25, 1.5], grid=True)
         y = alt.Y("kept:Q", scale=y_scale, axis=y_axis)
         ink, form = colour(inks, "family", theme), shape(inks, "family")
         layers: list[alt.Chart] = []

@@ -48,7 +48,7 @@ def draw_dots(
         data = alt.Data(values=points)
         step = 0.25 if high - low <= 1.5 else 0.5
         values = [step * tick for tick in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
-        axis = alt.Axis(format="%", title=title, values=values, labelOverlap=True)
+        axis = alt.Axis(format="%", title=title, values=values, labelOverlap=True, labelFlush=False)
         scale = alt.Scale(domain=[low, high], clamp=True, nice=False, zero=False)
         x = alt.X("value:Q", axis=axis, scale=scale)
         y = alt.Y("row:N", sort=list(rows), axis=names())

@@ -37,7 +37,7 @@ _SERIES = (
 _STAGES = {
     "unpruned": ("#7a766f", "#a29e96", "square"),
     "pruned": ("#c8501e", "#f0824f", "diamond"),
-    "light": ("#e0a184", "#8d553b", "diamond"),
+    "light": ("#d89a7b", "#c08468", "diamond"),
     "repaired": ("#2c6fb0", "#6aa8e8", "triangle-up"),
     "healed": ("#0b8563", "#3fc598", "circle"),
     "longer": ("#0a4a63", "#9fe6d0", "cross"),
@@ -45,7 +45,7 @@ _STAGES = {
 
 _RULES = {
     "uniform": ("#0b8563", "#3fc598", "circle"),
-    "damage-proportional": ("#2c6fb0", "#6aa8e8", "square"),
+    "damage-proportional": ("#4f8f9c", "#86c2ce", "square"),
     "rah": ("#8a56a8", "#c397dd", "triangle-up"),
     "rah-capped": ("#b5487f", "#e58ab6", "triangle-down"),
     "slowest-first": ("#b07f10", "#dcb04e", "diamond"),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import altair as alt
 import polars
 
-from regrow.report.charts.frame import or_none, shares
+from regrow.report.charts.frame import or_none
 from regrow.report.charts.paper.palette import Ink, rule_inks, stage_ink
 from regrow.report.charts.paper.panel import DrawPanel, Panel, PaperFigure, colour, shape
 from regrow.report.paper.families import MATCHED
@@ -34,8 +36,10 @@ def refusals_figure(paper: Paper) -> PaperFigure | None:
             rules.setdefault(row["model"], MATCHED if "token-matched" in row["model"] else row["rule"])
     for model, rule in sorted(rules.items(), key=lambda pair: rule_order(pair[1])):
         inks[model] = rule_inks([rule])[0]._replace(label=model)
+    lows = [value for row in rows for value in (row["unsafe_low"], row["benign_low"]) if math.isfinite(value)]
+    lowest = max(0.0, min(0.5, math.floor(4 * min(lows, default=0.0)) / 4))
     panels = [
-        Panel(name, name, _draw(frame.filter(polars.col("family") == name), list(inks.values())), HEIGHT)
+        Panel(name, name, _draw(frame.filter(polars.col("family") == name), list(inks.values()), lowest), HEIGHT)
         for name in dict.fromkeys(frame["family"])
     ]
     said = "; ".join(
@@ -57,7 +61,12 @@ def refusals_figure(paper: Paper) -> PaperFigure | None:
     )
 
 
-def _draw(frame: polars.DataFrame, inks: list[Ink]) -> DrawPanel:
+def _axis(title: str, lowest: float) -> alt.Axis:
+    ticks = [quarter / 4 for quarter in range(round(lowest * 4), 5)]
+    return alt.Axis(format="%", title=title, values=ticks, labelOverlap=True, labelFlush=False, grid=True)
+
+
+def _draw(frame: polars.DataFrame, inks: list[Ink], lowest: float) -> DrawPanel:
     points = [
         {
             "model": row["model"],
@@ -75,10 +84,11 @@ def _draw(frame: polars.DataFrame, inks: list[Ink]) -> DrawPanel:
     ]
 
     def draw(theme: Theme) -> alt.LayerChart:
-        scale = alt.Scale(domain=[0, 1], nice=False)
-        x_axis, y_axis = shares("benign requests answered"), shares("unsafe requests refused")
+        scale = alt.Scale(domain=[lowest, 1], nice=False, clamp=True)
+        x_axis, y_axis = (_axis(word, lowest) for word in ("benign requests answered", "unsafe requests refused"))
         x, y = alt.X("benign:Q", axis=x_axis, scale=scale), alt.Y("unsafe:Q", axis=y_axis, scale=scale)
-        even = alt.Chart(alt.Data(values=[{"benign": 0, "unsafe": 1}, {"benign": 1, "unsafe": 0}]))
+        ends = [{"benign": lowest, "unsafe": 1 - lowest}, {"benign": 1 - lowest, "unsafe": lowest}]
+        even = alt.Chart(alt.Data(values=ends))
         ink, form = colour(inks, "model", theme), shape(inks, "model")
         base = alt.Chart(alt.Data(values=points))
         path = base.transform_filter("datum.model == 'Unpruned' || datum.model == 'Pruned'")
