@@ -47,20 +47,36 @@ class Mixture:
 
 
 def read_mixture(mixture: str) -> str | dict[str, float]:
-    """Return "uniform", or the mapping in the YAML or JSON file of that path."""
+    """Return "uniform", the mapping in the YAML or JSON file of that path, or the one written out ("math=600,
+    general=400")."""
     if mixture == UNIFORM:
         return UNIFORM
-    if Path(mixture).suffix.lower() not in (".yaml", ".yml", ".json"):
+    written = _written_out(mixture)
+    if written is None and Path(mixture).suffix.lower() not in (".yaml", ".yml", ".json"):
         raise ConfigError(
-            f"unknown mixture '{mixture}'", hint=f"allowed: {UNIFORM}, or a .yaml or .json file with tokens per pool"
+            f"unknown mixture '{mixture}'",
+            hint=f"allowed: {UNIFORM}, math=600,general=400, or a .yaml or .json file with tokens per pool",
         )
-    values = read_yaml(Path(mixture))
+    values = written if written is not None else read_yaml(Path(mixture))
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
             raise ConfigError(
                 f"'{mixture}' gives pool '{name}' {value!r} tokens", hint="write a number, zero or more, for each pool"
             )
     return {str(name): float(value) for name, value in values.items()}
+
+
+def _written_out(mixture: str) -> dict[str, float] | None:
+    found: dict[str, float] = {}
+    for part in mixture.split(","):
+        name, sign, value = part.partition("=")
+        try:
+            found[name.strip()] = float(value.replace("_", ""))
+        except ValueError:
+            return None
+        if not sign:
+            return None
+    return found
 
 
 def token_quotas(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from regrow.data.calibration import CalibrationSet, automatic_bos, from_stream, load_calibration
@@ -17,11 +17,17 @@ EXAMPLES_PER_POOL = 21
 """What the study takes: 126 examples of six pools."""
 
 
-def calibration_content(spec: PruneSpec | RepairSpec, *, suite: str = "mini", pools_folder: Path | None = None) -> str:
+def calibration_content(
+    spec: PruneSpec | RepairSpec,
+    *,
+    suite: str = "mini",
+    pools_folder: Path | None = None,
+    only_pools: Sequence[str] | None = None,
+) -> str:
     """Return the hash of what ``spec.calibration`` names where its name does not fix its content: a file, or pools in
     a user's folder. "" in every other case."""
     if spec.calibration == HEALING_POOLS:
-        return pools_content(suite, pools_folder) or ""
+        return pools_content(suite, pools_folder, only_pools) or ""
     try:
         file = Path(spec.calibration).expanduser()
         return file_sha256(file) if file.is_file() else ""
@@ -36,6 +42,7 @@ def calibration_of(
     watch: Watcher,
     suite: str = "mini",
     pools_folder: Path | None = None,
+    only_pools: Sequence[str] | None = None,
 ) -> CalibrationSet:
     """Return the calibration set that ``spec.calibration`` names, in the unpruned model's tokens.
 
@@ -60,6 +67,7 @@ def calibration_of(
         examples=EXAMPLES_PER_POOL,
         watch=watch,
         folder=pools_folder,
+        only=only_pools,
     )
     encode = unpruned.tokenizer
     # Round by round over the pools, so that a small token budget still holds some of each.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from regrow.criteria.merging import merge_blocks, merges_of
@@ -32,6 +33,7 @@ def prune(
     dtype: str = "auto",
     device: str = "auto",
     card: CardWriter | None = None,
+    only_pools: Sequence[str] | None = None,
 ) -> CheckpointFacts:
     """Return the facts of the pruned checkpoint written to ``output``.
 
@@ -44,7 +46,9 @@ def prune(
     options = {
         "source": source,
         "input_sha256": model_identity(source).sha256,
-        "calibration_sha256": calibration_content(spec, pools_folder=pools_folder) if reads_text else "",
+        "calibration_sha256": calibration_content(spec, pools_folder=pools_folder, only_pools=only_pools)
+        if reads_text
+        else "",
         "dtype": dtype,
         **spec.model_dump(mode="json"),
     }
@@ -70,9 +74,9 @@ def prune(
             raise ConfigError("--blocks names no block", hint="write for example --blocks 13,14")
     else:
         assert spec.remove is not None
-        scores = _choose(loaded, spec, removal_count(spec.remove, count), reads_text, watch, pools_folder)
+        scores = _choose(loaded, spec, removal_count(spec.remove, count), reads_text, watch, pools_folder, only_pools)
         if reads_text:  # pools that were not there before are now
-            options["calibration_sha256"] = calibration_content(spec, pools_folder=pools_folder)
+            options["calibration_sha256"] = calibration_content(spec, pools_folder=pools_folder, only_pools=only_pools)
         removed = scores.removed
     if scores is not None:
         # Only laco merges: it folds what it removes into an earlier block.
@@ -102,11 +106,17 @@ def refuse_early(spec: PruneSpec, blocks: int) -> None:
 
 
 def _choose(
-    loaded: LoadedModel, spec: PruneSpec, remove: int, reads_text: bool, watch: Watcher, pools_folder: Path | None
+    loaded: LoadedModel,
+    spec: PruneSpec,
+    remove: int,
+    reads_text: bool,
+    watch: Watcher,
+    pools_folder: Path | None,
+    only_pools: Sequence[str] | None,
 ) -> LayerScores:
     calibration = None
     if reads_text:
-        calibration = calibration_of(spec, loaded, watch=watch, pools_folder=pools_folder)
+        calibration = calibration_of(spec, loaded, watch=watch, pools_folder=pools_folder, only_pools=only_pools)
         watch.begin(f"{spec.criterion} reads {calibration.tokens:,} tokens of '{calibration.name}'")
     else:
         watch.begin(f"{spec.criterion} ranks the blocks")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from regrow.errors import ModelError
@@ -28,6 +29,7 @@ def repair(
     dtype: str = "auto",
     device: str = "auto",
     card: CardWriter | None = None,
+    only_pools: Sequence[str] | None = None,
 ) -> CheckpointFacts:
     """Return the facts of the repaired checkpoint written to ``output``.
 
@@ -52,7 +54,7 @@ def repair(
         "pruned": str(pruned),
         "unpruned": unpruned,
         "input_sha256": model_identity(pruned).sha256,
-        "calibration_sha256": calibration_content(spec, pools_folder=pools_folder),
+        "calibration_sha256": calibration_content(spec, pools_folder=pools_folder, only_pools=only_pools),
         "dtype": dtype,
         **spec.model_dump(mode="json"),
     }
@@ -64,8 +66,10 @@ def repair(
     original = unpruned_model(facts, unpruned, dtype=dtype, device=device)
     loaded = load_model(pruned, dtype=dtype, device=device)
     watch.end()
-    calibration = calibration_of(spec, original, watch=watch, pools_folder=pools_folder)
-    options["calibration_sha256"] = calibration_content(spec, pools_folder=pools_folder)  # pools may be there only now
+    calibration = calibration_of(spec, original, watch=watch, pools_folder=pools_folder, only_pools=only_pools)
+    options["calibration_sha256"] = calibration_content(
+        spec, pools_folder=pools_folder, only_pools=only_pools
+    )  # pools may be there only now
     result = fit_repair(original, loaded, calibration, spec, watch=watch)
     for warning in result.warnings:
         watch.note(f"note: {warning}")
