@@ -5,7 +5,7 @@ similarity   all similarity criteria together (block-influence, angular, streaml
 one-shot     the perplexity ranking against re-running the whole model without each block in turn.
 greedy       seven of thirty blocks in rounds, against the same re-running in every round; same cut.
 outside      Block Influence against optipfair's ``analyze_layer_importance`` where that package is installed
-             (pip install --no-deps optipfair==0.4.2): same order, and not slower.
+             (pip install --no-deps optipfair==0.4.2; no dependency of regrow): same order, and not slower.
 
 Each pair is timed alternately, ``--repeats`` times; the ratio is that of the fastest runs.
 
@@ -21,6 +21,7 @@ import math
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 SECTIONS = ("similarity", "one-shot", "greedy", "outside")
@@ -48,17 +49,19 @@ def similarity_ratios(model, calibration, batch_size: int, repeats: int) -> dict
 
     from regrow.criteria.ranking import rank
     from regrow.criteria.similarity import similarity
-    from regrow.models.families import backbone_of
+    from regrow.models.families import backbone_of, blocks_of
 
     def plain(run) -> None:
         with torch.inference_mode():
             for batch in calibration.batches(batch_size):
                 run(input_ids=batch.input_ids.to(model.device), use_cache=False)
 
+    names = ["block-influence", "angular", "streamline", "lorp"]
+    counts = [count for count in (2, 4, 7) if count <= len(blocks_of(model)) - 2]
+
     def everything():
         record = similarity(model, calibration, batch_size=batch_size)
-        names = ["block-influence", "angular", "streamline", "lorp"]
-        return [rank(model, calibration, names, remove=n, record=record) for n in (2, 4, 7)]
+        return [rank(model, calibration, names, remove=count, record=record) for count in counts]
 
     seconds, _ = alternately(
         repeats,
@@ -108,7 +111,7 @@ def one_shot_ratio(model, calibration, batch_size: int, repeats: int) -> dict[st
 
     def ours(give_up: bool = False):
         oracle = Objective(model, text_batches(calibration, batch_size))
-        return perplexity(model, calibration, remove=7, give_up=give_up, objective=oracle)
+        return perplexity(model, calibration, remove=min(7, count - 2), give_up=give_up, objective=oracle)
 
     seconds, results = alternately(
         repeats,
@@ -155,10 +158,12 @@ def greedy_ratio(model, calibration, batch_size: int, remove: int) -> dict[str, 
 
 
 def outside_ratio(model, calibration, batch_size: int, repeats: int) -> dict[str, Any]:
+    # Beside this script lies a statistics.py, which would stand in for Python's own in what is imported next.
+    sys.path[:] = [place for place in sys.path if Path(place).resolve() != Path(__file__).resolve().parent]
     try:
         from optipfair import analyze_layer_importance
     except ImportError:
-        return {"skipped": "optipfair is not installed"}
+        return {"skipped": "pip install --no-deps optipfair==0.4.2"}
     from regrow.criteria.similarity import block_influence, similarity
 
     batches = [

@@ -57,47 +57,63 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def answers_of(loaded, options, names: list[str], counts: list[int], clock: Clock) -> dict[str, dict[int, Any]]:
-    """Return criterion -> count -> answer; one similarity record and one oracle serve all that can use them."""
-    from regrow.criteria.objective import Objective, text_batches
-    from regrow.criteria.ranking import reads_similarity, score_blocks
-    from regrow.criteria.similarity import kept_similarity
-    from regrow.data.calibration import load_calibration
-    from regrow.records.atomic import write_text
-    from regrow.records.results import LayerScores
+class Answers:
+    """Answers of criteria by count; one similarity record and one oracle serve all that can use them."""
 
-    folder = options.output / "answers"
-    calibration = load_calibration(options.calibration, loaded.tokenizer, tokens=options.tokens, chunk_tokens=256)
-    oracle: list[Objective] = []
-    found: dict[str, dict[int, LayerScores]] = {}
-    for name in names:
-        base, _, kind = name.partition("/")
-        files = {count: folder / f"{name.replace('/', '-')}-{count}.json" for count in counts}
+    def __init__(self, loaded, options, counts: list[int], clock: Clock) -> None:
+        from regrow.data.calibration import load_calibration
+
+        self._loaded, self._counts, self._clock = loaded, counts, clock
+        self._output: Path = options.output
+        self._calibration = load_calibration(
+            options.calibration, loaded.tokenizer, tokens=options.tokens, chunk_tokens=256
+        )
+        self._oracle: Any = None
+
+    def of(self, name: str) -> dict[int, Any]:
+        """Return count -> answer of one criterion, found in the folder or computed and kept there."""
+        from regrow.records.atomic import write_text
+        from regrow.records.results import LayerScores
+
+        folder = self._output / "answers"
+        files = {count: folder / f"{name.replace('/', '-')}-{count}.json" for count in self._counts}
         if all(file.exists() for file in files.values()):
-            found[name] = {c: LayerScores.model_validate_json(file.read_text("utf-8")) for c, file in files.items()}
-            continue
-        clock.check()
+            return {c: LayerScores.model_validate_json(file.read_text("utf-8")) for c, file in files.items()}
+        self._clock.check()
         began = time.monotonic()
-        settings: dict[str, Any] = {"similarity": kind} if kind else {}
-        if base in ("perplexity", "greedy-perplexity"):
-            if not oracle:
-                oracle = [Objective(loaded.model, text_batches(calibration, 1))]
-                oracle[0].recall(remembered(options.output))
-            settings["objective"] = oracle[0]
-        if base == "greedy-perplexity":
-            for rounds in range(1, max(counts) + 1):
-                clock.check()
-                score_blocks(base, loaded.model, calibration, remove=rounds, options=settings)
-                remember(options.output, oracle[0])
-        record = kept_similarity(loaded.model, calibration, options.output) if reads_similarity(base) else None
-        found[name] = {
-            count: score_blocks(base, loaded.model, calibration, remove=count, record=record, options=settings)
-            for count in counts
-        }
-        for count, answer in found[name].items():
+        found = self._computed(name)
+        for count, answer in found.items():
             write_text(files[count], answer.model_dump_json(indent=1) + "\n")
-        say(f"{name}: {[answer.removed for answer in found[name].values()]}, {time.monotonic() - began:.0f} s")
-    return found
+        say(f"{name}: {[answer.removed for answer in found.values()]}, {time.monotonic() - began:.0f} s")
+        return found
+
+    def _computed(self, name: str) -> dict[int, Any]:
+        from regrow.criteria.objective import Objective, text_batches
+        from regrow.criteria.ranking import reads_similarity, score_blocks
+        from regrow.criteria.similarity import kept_similarity
+
+        base, _, kind = name.partition("/")
+        model, text = self._loaded.model, self._calibration
+        settings: dict[str, Any] = {"similarity": kind} if kind else {}
+        record = kept_similarity(model, text, self._output) if reads_similarity(base) else None
+        if base in ("perplexity", "greedy-perplexity"):
+            if self._oracle is None:
+                self._oracle = Objective(model, text_batches(text, 1))
+                self._oracle.recall(remembered(self._output))
+            settings["objective"] = self._oracle
+        if base == "greedy-perplexity":
+            for rounds in range(1, max(self._counts) + 1):
+                self._clock.check()
+                score_blocks(base, model, text, remove=rounds, options=settings)
+                remember(self._output, self._oracle)
+                say(f"{name}: round {rounds}")
+        found = {
+            count: score_blocks(base, model, text, remove=count, record=record, options=settings)
+            for count in self._counts
+        }
+        if self._oracle is not None:
+            remember(self._output, self._oracle)
+        return found
 
 
 def remembered(folder: Path) -> dict[frozenset[int], Any]:
@@ -125,8 +141,8 @@ def cut_key(answer) -> str:
     return "cut-" + "-".join(map(str, answer.removed)) + merges
 
 
-def measure(loaded, options, wanted: dict[str, Any], clock: Clock) -> dict[str, Path]:
-    """Return cut -> folder of its evaluation, measured now or found there; "unpruned" is the whole model."""
+def measure(loaded, options, key: str, answer, clock: Clock) -> Path:
+    """Return the folder of the evaluation of a cut (None: the whole model), measured now or found there."""
     from regrow.cli.output import SilentWatcher
     from regrow.criteria.merging import merge_blocks, merges_of
     from regrow.records.checkpoint import CheckpointFacts
@@ -134,24 +150,22 @@ def measure(loaded, options, wanted: dict[str, Any], clock: Clock) -> dict[str, 
     from regrow.study.stages.evaluate import evaluate
     from regrow.surgery import remove_blocks
 
+    folder = options.output / "evaluations" / key
+    if (folder / "result.json").exists():
+        return folder
+    clock.check()
+    began = time.monotonic()
+    subject = loaded
+    if answer is not None:
+        model = copy.deepcopy(loaded.model)
+        count = model.config.num_hidden_layers
+        remove_blocks(merge_blocks(model, merges_of(answer)), answer.removed)
+        facts = CheckpointFacts(source=loaded.source, unpruned_blocks=count, removed_blocks=answer.removed)
+        subject = dataclasses.replace(loaded, model=model, facts=facts)
     spec = EvalSpec(split="dev", items=options.items, perplexity=True)
-    folders = {}
-    for done, (key, answer) in enumerate(wanted.items()):
-        folder = folders[key] = options.output / "evaluations" / key
-        if (folder / "result.json").exists():
-            continue
-        clock.check()
-        began = time.monotonic()
-        subject = loaded
-        if answer is not None:
-            model = copy.deepcopy(loaded.model)
-            count = model.config.num_hidden_layers
-            remove_blocks(merge_blocks(model, merges_of(answer)), answer.removed)
-            facts = CheckpointFacts(source=loaded.source, unpruned_blocks=count, removed_blocks=answer.removed)
-            subject = dataclasses.replace(loaded, model=model, facts=facts)
-        evaluate(options.model, spec, folder, watch=SilentWatcher(), label=key, loaded=subject, dtype=options.dtype)
-        say(f"{key}: {time.monotonic() - began:.0f} s, {done + 1} of {len(wanted)}")
-    return folders
+    evaluate(options.model, spec, folder, watch=SilentWatcher(), label=key, loaded=subject, dtype=options.dtype)
+    say(f"{key}: {time.monotonic() - began:.0f} s")
+    return folder
 
 
 def jaccard(one, other) -> float:
@@ -254,14 +268,20 @@ def main() -> None:
     asked = {key: value for key, value in vars(options).items() if key not in ("output", "stop_after", "criteria")}
     RunFolder(options.output).claim("criteria cuts", asked)
     loaded = load_model(options.model, dtype=options.dtype, device="cpu")
+    book = Answers(loaded, options, counts, clock)
+    answers: dict[str, dict[int, Any]] = {}
+    folders: dict[str, Path] = {}
     try:
-        answers = answers_of(loaded, options, names, counts, clock)
-        wanted: dict[str, Any] = {"unpruned": None}
-        wanted |= {cut_key(answer): answer for by_count in answers.values() for answer in by_count.values()}
-        folders = measure(loaded, options, wanted, clock)
+        folders["unpruned"] = measure(loaded, options, "unpruned", None, clock)
+        # The dearest last: a stopped run then holds most of the table.
+        for name in sorted(names, key="greedy-perplexity".__eq__):
+            answers[name] = book.of(name)
+            for answer in answers[name].values():
+                folders[cut_key(answer)] = measure(loaded, options, cut_key(answer), answer, clock)
     except Stopped:
         say("stopped; the same command goes on")
         sys.exit(75)
+    answers = {name: answers[name] for name in names}
     free = len(blocks_of(loaded.model)) - 1
     print(
         f"{options.model}, {options.dtype}; criteria read {options.tokens:,} tokens of '{options.calibration}'; "
