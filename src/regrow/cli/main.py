@@ -49,8 +49,15 @@ _COMMANDS: dict[str, tuple[str, str]] = {
         "Find out whether the calibration text or the search decides a cut.",
     ),
     "repair": ("regrow.cli.repair:repair", "Bridge the cut of a pruned model without training."),
+    "repair-study": ("regrow.cli.repair_study:repair_study", "Compare repairs over cuts, texts and healing runs."),
     "heal": ("regrow.cli.heal:heal", "Fine-tune a pruned model under an exact token budget."),
     "eval": ("regrow.cli.evaluate:evaluate", "Measure six capabilities and perplexity."),
+    "rescore": ("regrow.cli.rescore:rescore", "Grade an evaluation's answers again, without the model."),
+    "transitions": ("regrow.cli.transitions:transitions", "Which items broke, came back or are new between two runs."),
+    "validate-refusals": (
+        "regrow.cli.validate_refusals:validate_refusals",
+        "Compare the refusal classifier with labelled responses.",
+    ),
     "plan": ("regrow.cli.plan:plan", "Split a healing budget over pools from pilots; say what planning costs."),
     "report": ("regrow.cli.report:report", "Compare measured stages in a table and one HTML page."),
     "ls": ("regrow.cli.listing:ls", "List criteria, repairs, capabilities, scopes or embedded models."),
@@ -62,6 +69,22 @@ models = App(name="models", help="Fetch the embedded models, show what a model i
 models.command("regrow.cli.models:pull", name="pull", help="Fetch an embedded model and check its sha256.")
 models.command("regrow.cli.models:show", name="show", help="Show a model's blocks, parameters and history.")
 app.command(models)
+
+study = App(name="study", help="Check, plan, run and report a whole study from one file.", sort_key=len(_COMMANDS) + 1)
+_STUDY = {
+    "list": ("listing", "List the studies that come with regrow."),
+    "show": ("show", "Print a study with every default filled in."),
+    "check": ("check", "Check that a study can run here."),
+    "plan": ("plan", "Say what a study will cost before it runs."),
+    "run": ("run", "Run a study to its end; stopped, the same command continues."),
+    "status": ("status", "Show how far a study is."),
+    "report": ("report", "Write the report of what a study has so far."),
+    "clean": ("clean", "Remove what a study no longer needs."),
+}
+for _place, (_name, (_function, _help)) in enumerate(_STUDY.items()):
+    study.command(f"regrow.cli.study:{_function}", name=_name, help=_help, sort_key=_place)
+study.command("regrow.cli.study:step", name="step", help="Do one step (what the engines call).", show=False)
+app.command(study)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -126,11 +149,11 @@ def _plain(error: Any) -> str:
 
 def _known(words: list[str]) -> str:
     kept: list[str] = []
+    second = {"models": ("pull", "show"), "study": tuple(_STUDY)}
     for word in words[:2]:
-        if word in _COMMANDS or word == "models" or (kept == ["models"] and word in ("pull", "show")):
-            kept.append(word)
-        else:
+        if not (word in _COMMANDS or word in second) and not (len(kept) == 1 and word in second.get(kept[0], ())):
             break
+        kept.append(word)
     return " ".join(kept)
 
 

@@ -10,7 +10,18 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from regrow.errors import ConfigError
 from regrow.records.quantities import parse_tokens
-from regrow.records.specs import Blocks, EvalSpec, HealSpec, Names, PruneSpec, RepairSpec, Spec, Tokens, build, read_yaml
+from regrow.records.specs import (
+    Blocks,
+    EvalSpec,
+    HealSpec,
+    Names,
+    PruneSpec,
+    RepairSpec,
+    Spec,
+    Tokens,
+    build,
+    read_yaml,
+)
 
 _HEAL_BY_STUDY = {"tokens", "mixture", "scope", "seed"}
 
@@ -54,7 +65,9 @@ class FamilySpec(Spec):
         blocks, remove = (self.light_blocks, self.light_remove) if light else (self.blocks, self.remove)
         if blocks is None and remove is None:
             return None
-        more = {} if self.calibration_tokens is None else {"calibration_tokens": self.calibration_tokens}
+        more: dict[str, Any] = (
+            {} if self.calibration_tokens is None else {"calibration_tokens": self.calibration_tokens}
+        )
         return PruneSpec(blocks=blocks, remove=remove, criterion=self.criterion, calibration=self.calibration, **more)
 
 

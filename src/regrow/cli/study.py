@@ -1,0 +1,331 @@
+"""``regrow study``: check, plan, run, watch, report and tidy a study described in one file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from regrow.cli.options import Json, Quiet
+
+Folder = Annotated[
+    Path | None, Parameter(name=["--output", "-o"], help="Folder of the study. Default: studies-out/NAME.")
+]
+Engine = Annotated[str | None, Parameter(help="serial, subprocess, ray or slurm instead of the file's engine.")]
+Workers = Annotated[int | None, Parameter(help="Steps that run at once, instead of the file's.")]
+HOME = Path("studies-out")
+
+
+def show(file: str, /, *, json: Json = False) -> None:
+    """Print a study with every default filled in, and its steps.
+
+    Parameters
+    ----------
+    file
+        A study's YAML file, or the name of one that comes with regrow (see `regrow study list`).
+    """
+    import yaml
+
+    from regrow.cli.output import print_json
+    from regrow.cli.study_text import counted
+
+    spec, _ = _read(file)
+    steps = _steps(spec, {family.name: family.model for family in spec.families})
+    if json:
+        print_json({"spec": spec.model_dump(mode="json"), "steps": [step.title for step in steps]})
+        return
+    print(yaml.safe_dump(spec.model_dump(mode="json"), sort_keys=False, allow_unicode=True), end="")
+    print(f"# {counted(steps)}")
+
+
+def listing(*, json: Json = False) -> None:
+    """List the studies that come with regrow."""
+    from regrow.cli.output import print_json
+    from regrow.records.study_spec import read_study_spec
+    from regrow.studies import shipped
+
+    rows = []
+    for name, file in shipped().items():
+        spec = read_study_spec(file)
+        rows.append({"name": name, "families": [family.name for family in spec.families], "about": _about(file)})
+    if json:
+        print_json(rows)
+        return
+    width = max(len(row["name"]) for row in rows)
+    for row in rows:
+        print(f"{row['name']:<{width}}  {row['about']}")
+
+
+def check(file: str, /, *, output: Folder = None, json: Json = False) -> None:
+    """Check that a study can run here: models, items, rules, disk, memory, engine. Exits with 2 when it cannot.
+
+    Parameters
+    ----------
+    file
+        A study's YAML file, or the name of one that comes with regrow.
+    """
+    from regrow.cli.output import print_json, stdout_console
+    from regrow.cli.study_text import print_checks
+    from regrow.study.preflight import preflight
+
+    spec, name = _read(file)
+    findings = preflight(spec, output or HOME / name)
+    if json:
+        print_json([finding.model_dump(mode="json") for finding in findings])
+    else:
+        print_checks(stdout_console(), findings)
+    if any(not finding.ok for finding in findings):
+        raise SystemExit(2)
+
+
+def plan(
+    file: str,
+    /,
+    *,
+    output: Folder = None,
+    gpu: Annotated[str | None, Parameter(help="Also predict for this GPU: a100, h100, h200, l4, 4090 ...")] = None,
+    probe: Annotated[bool, Parameter(help="Measure this machine's speed with a short run of the model.")] = True,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Say what a study will cost before it runs: steps, tokens, evaluations, hours here and on a named GPU.
+
+    Parameters
+    ----------
+    file
+        A study's YAML file, or the name of one that comes with regrow.
+    """
+    from regrow.cli.output import print_json, stdout_console, watcher
+    from regrow.cli.study_text import print_forecast
+    from regrow.study.folder import StudyFolder
+    from regrow.study.forecast import forecast, known_gpu, measured_rates
+
+    spec, name = _read(file)
+    if gpu is not None:
+        known_gpu(gpu)
+    identities = _identities(spec, strict=False)
+    steps = _steps(spec, identities)
+    folder = StudyFolder(output or HOME / name)
+    left = [step for step in steps if folder.done(step.id) is None]
+    rates = measured_rates(spec, watch=watcher(quiet)) if probe and left else {}
+    found = forecast(spec, steps, left, rates, gpu=gpu)
+    if json:
+        print_json(found.model_dump(mode="json"))
+        return
+    print_forecast(stdout_console(), found)
+
+
+def run(
+    file: str,
+    /,
+    *,
+    output: Folder = None,
+    engine: Engine = None,
+    workers: Workers = None,
+    update: Annotated[
+        bool, Parameter(help="Let a changed file take over the folder; results that still belong to it are kept.")
+    ] = False,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run a study to its end and write its report. Stopped at any moment, the same command continues.
+
+    Parameters
+    ----------
+    file
+        A study's YAML file, or the name of one that comes with regrow.
+    """
+    from regrow.cli.output import print_json, watcher
+    from regrow.records.specs import build
+    from regrow.records.study_spec import EngineSpec
+    from regrow.study.folder import StudyFolder
+    from regrow.study.runner import run as work
+
+    spec, name = _read(file)
+    place = output or HOME / name
+    wanted: dict[str, Any] = {"name": engine, "workers": workers}
+    typed = {key: value for key, value in wanted.items() if value is not None}
+    chosen = build(EngineSpec, {**spec.engine.model_dump(), **typed}, where="the engine's options")
+    watch = watcher(quiet)
+    watch.begin("reading the models")
+    identities = _identities(spec, strict=True)
+    watch.end(", ".join(f"{family} {sha256[:12]}" for family, sha256 in identities.items()))
+    steps = _steps(spec, identities)
+    StudyFolder(place).begin(spec, identities, steps, update=update)
+    summary = work(place, watch=watch, engine_spec=chosen)
+    page = _report(place, watch) if summary.done else None
+    if json:
+        print_json(
+            {
+                "study": str(place),
+                "steps": summary.total,
+                "done": summary.done,
+                "found": summary.found,
+                "failed": {step: failure.model_dump(mode="json") for step, failure in summary.failed.items()},
+                "blocked": summary.blocked,
+                "report": str(page) if page else None,
+            }
+        )
+    else:
+        print(f"{summary.done} of {summary.total} steps done ({summary.found} of them before); study in {place}")
+        for step_id, failure in summary.failed.items():
+            print(f"failed: {step_id} ({failure.reason}: {failure.message}); log in {place}/steps/{step_id}/log.txt")
+        if summary.blocked:
+            print(f"not begun, because a step before them failed: {len(summary.blocked)}")
+        if page:
+            print(f"report: {page}")
+    if not summary.complete:
+        raise SystemExit(1)
+
+
+def status(
+    study: Path,
+    /,
+    *,
+    watch: Annotated[bool, Parameter(negative="", help="Keep looking until every step has ended.")] = False,
+    json: Json = False,
+) -> None:
+    """Show how far a study is: every step's state, what runs, what failed and why.
+
+    Parameters
+    ----------
+    study
+        The study's folder.
+    """
+    from regrow.cli.output import print_json, stdout_console
+    from regrow.cli.study_text import print_status, watch_status
+    from regrow.study.progress import progress_of
+
+    if watch:
+        watch_status(stdout_console(), study)
+        return
+    found = progress_of(study)
+    if json:
+        print_json(found.model_dump(mode="json"))
+        return
+    print_status(stdout_console(), found)
+
+
+def report(study: Path, /, *, json: Json = False, quiet: Quiet = False) -> None:
+    """Write the report of what a study has so far: the same as `regrow report STUDY`.
+
+    Parameters
+    ----------
+    study
+        The study's folder.
+    """
+    from regrow.cli.output import print_json, watcher
+    from regrow.study.folder import StudyFolder
+
+    StudyFolder(study).steps()
+    page = _report(study, watcher(quiet))
+    if json:
+        print_json({"report": str(page)})
+    else:
+        print(f"report: {page}")
+
+
+def clean(
+    study: Path,
+    /,
+    *,
+    checkpoints: Annotated[bool, Parameter(help="Also remove the checkpoints of finished cuts and repairs.")] = False,
+    json: Json = False,
+) -> None:
+    """Remove what a study no longer needs: leftovers of steps that are finished or no longer in it. Results stay.
+
+    Parameters
+    ----------
+    study
+        The study's folder.
+    """
+    from regrow.cli.output import print_json
+    from regrow.study.tidy import tidy
+
+    removed, freed = tidy(study, checkpoints=checkpoints)
+    if json:
+        print_json({"removed": [str(path) for path in removed], "freed_bytes": freed})
+    else:
+        print(f"{len(removed)} leftovers removed, {freed / 1e9:.2f} GB freed")
+
+
+def step(study: Path, step_id: str, /) -> int:
+    """Do one step of a study in this process (what the engines call).
+
+    Parameters
+    ----------
+    study
+        The study's folder.
+    step_id
+        The step's id; see `regrow study status`.
+    """
+    from regrow.cli.output import watcher
+    from regrow.report.card import model_card
+    from regrow.study.engines.engine import BUSY_CODE
+    from regrow.study.lease import LeaseTakenError
+    from regrow.study.worker import run_step
+
+    try:
+        run_step(study, step_id, watcher(quiet=False), card=model_card)
+    except LeaseTakenError:
+        return BUSY_CODE
+    return 0
+
+
+def _read(file: str) -> tuple[Any, str]:
+    from regrow.records.study_spec import read_study_spec
+    from regrow.studies import find_study
+
+    path = find_study(file)
+    return read_study_spec(path), path.stem
+
+
+def _about(file: Path) -> str:
+    first = file.read_text("utf-8").splitlines()[0]
+    return first.removeprefix("#").strip()
+
+
+def _steps(spec: Any, identities: dict[str, str]) -> list[Any]:
+    from regrow.capabilities.suites import healing_suite, suite
+    from regrow.study.design import capabilities_of, planning_design, steps_of
+
+    capabilities = capabilities_of(spec, [one.name for one in suite(spec.suite)])
+    design = planning_design(spec, capabilities, [one.name for one in healing_suite(spec.suite)])
+    return steps_of(spec, design, identities)
+
+
+def _identities(spec: Any, *, strict: bool) -> dict[str, str]:
+    """Return what each family's model is; without ``strict`` a model that is not here counts by its name."""
+    from regrow.errors import ModelError
+    from regrow.models.identity import model_identity
+
+    found = {}
+    for family in spec.families:
+        try:
+            found[family.name] = model_identity(family.model).sha256
+        except ModelError:
+            if strict:
+                raise
+            found[family.name] = family.model
+    return found
+
+
+def _report(study: Path, watch: Any) -> Path | None:
+    from regrow.errors import DataError
+    from regrow.records.study_runs import read_study
+    from regrow.report.charts.paper.all import paper_figures
+    from regrow.report.paper.grids import grids_of
+    from regrow.report.paper.paper import paper_of
+    from regrow.report.study_page import write_study_page
+
+    page = study / "report" / "report.html"
+    watch.begin("drawing the report")
+    try:
+        paper = paper_of(read_study(study))
+        write_study_page(page, paper, grids_of(paper), paper_figures(paper))
+    except DataError as error:
+        watch.note(f"note: no report yet: {error}")
+        return None
+    watch.end(f"tables and figures as files: regrow report {study}")
+    return page

@@ -1,0 +1,35 @@
+"""The engine without other processes: a step runs where it is started. For debugging and for tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from regrow.study.engines.engine import Outcome, how_it_failed
+from regrow.study.lease import LeaseTakenError
+from regrow.study.worker import QuietWatcher, run_step
+
+
+class SerialEngine:
+    """One step at a time, in this process."""
+
+    slots = 1
+
+    def __init__(self, study: Path) -> None:
+        self._study = study
+        self._ended: list[Outcome] = []
+
+    def start(self, step_id: str) -> None:
+        try:
+            run_step(self._study, step_id, QuietWatcher())
+            self._ended.append(Outcome(step_id, "done"))
+        except LeaseTakenError:
+            self._ended.append(Outcome(step_id, "busy"))
+        except Exception as error:
+            self._ended.append(Outcome(step_id, how_it_failed(error), f"{type(error).__name__}: {error}"))
+
+    def ended(self, wait_seconds: float) -> list[Outcome]:
+        found, self._ended = self._ended, []
+        return found
+
+    def stop(self) -> None:
+        self._ended = []

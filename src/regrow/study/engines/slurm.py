@@ -1,0 +1,86 @@
+"""The slurm engine, through submitit: every step is a job. submitit's "local" cluster runs the same jobs on this
+machine."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from regrow.errors import ConfigError, StudyError
+from regrow.records.study_spec import EngineSpec
+from regrow.study.engines.engine import How, Outcome
+from regrow.study.worker import run_step_by_name
+
+_LOOK_SECONDS = 0.5
+_ENDS: dict[str, How] = {
+    "TIMEOUT": "timeout",
+    "OUT_OF_MEMORY": "out of memory",
+    "PREEMPTED": "preempted",
+    "NODE_FAIL": "preempted",
+    "CANCELLED": "killed",
+}
+
+
+class SlurmEngine:
+    """``spec.workers`` jobs at once, on ``spec.partition``, each with ``threads`` CPUs and ``gpus_per_run`` GPUs."""
+
+    def __init__(self, study: Path, spec: EngineSpec) -> None:
+        try:
+            import submitit
+        except ImportError as error:
+            raise ConfigError(
+                "the slurm engine needs the package 'submitit'",
+                hint="pip install 'regrow[slurm]', or engine: subprocess",
+            ) from error
+        self._study = study.resolve()
+        self.slots = spec.workers
+        try:
+            self._executor = submitit.AutoExecutor(folder=self._study / "jobs", cluster=spec.cluster)
+        except RuntimeError as error:
+            raise StudyError(
+                f"slurm cannot be used here ({error})", hint="run this where `sbatch` is, or use engine: subprocess"
+            ) from error
+        options: dict[str, Any] = {
+            "name": "regrow",
+            "timeout_min": round(spec.timeout_minutes or 24 * 60),
+            "cpus_per_task": spec.threads or 1,
+            "gpus_per_node": spec.gpus_per_run or None,
+        }
+        if spec.memory_gb:
+            options["mem_gb"] = spec.memory_gb
+        if spec.partition and spec.cluster == "slurm":
+            options["slurm_partition"] = spec.partition
+        self._executor.update_parameters(**{key: value for key, value in options.items() if value is not None})
+        self._under_way: dict[str, Any] = {}
+
+    def start(self, step_id: str) -> None:
+        self._under_way[step_id] = self._executor.submit(run_step_by_name, str(self._study), step_id)
+
+    def ended(self, wait_seconds: float) -> list[Outcome]:
+        until = time.monotonic() + wait_seconds
+        while True:
+            found = [self._outcome(step_id) for step_id, job in list(self._under_way.items()) if job.done()]
+            if found or time.monotonic() >= until or not self._under_way:
+                return found
+            time.sleep(_LOOK_SECONDS)
+
+    def stop(self) -> None:
+        for job in self._under_way.values():
+            job.cancel()
+        self._under_way.clear()
+
+    def _outcome(self, step_id: str) -> Outcome:
+        job = self._under_way.pop(step_id)
+        error = job.exception()
+        if error is None:
+            return Outcome(step_id, "busy" if job.result() == "busy" else "done")
+        state = str(job.state).split()[0].rstrip("+")
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        message = lines[-1].strip() if lines else type(error).__name__
+        how = _ENDS.get(state)
+        if how is None:
+            how = "killed" if "has not produced any output" in str(error) else "error"
+        if "out of memory" in str(error).lower() or "not enough memory" in str(error):
+            how = "out of memory"
+        return Outcome(step_id, how, message)

@@ -1,0 +1,192 @@
+"""A study's folder: what was asked, the state of every step, the log of what happened.
+
+::
+
+    study.json              the spec, what each family's model is, every step (written when the study starts)
+    steps/ID/               done.json or failed.json, lease.json while somebody works, log.txt of the worker
+    runs/ID/                an evaluation with its coordinates: what the report reads
+    checkpoints/ID/, pools/ID/, allocations/ID.json
+    events.jsonl            one line for everything that happened
+
+A step is done when done.json is there, which is written last and whole; there is no other way to be done.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from regrow.errors import StudyError
+from regrow.records.atomic import disk_error, write_json
+from regrow.records.results import Cost, Frozen
+from regrow.records.store import differences
+from regrow.records.study_spec import StudySpec
+from regrow.study.design import Step
+from regrow.study.lease import LeaseWatch
+
+ASKED = "study.json"
+EVENTS = "events.jsonl"
+
+State = Literal["pending", "running", "stale", "done", "failed"]
+Reason = Literal["error", "killed", "out of memory", "preempted", "timeout"]
+
+
+class Failure(Frozen):
+    """Why a step failed, in a word and in a sentence; ``attempts`` counts tries of this step so far."""
+
+    reason: Reason
+    message: str
+    attempts: int = 1
+
+
+class Done(Frozen):
+    """What a finished step used and where it ran."""
+
+    finished: str
+    cost: Cost
+    machine: str = ""
+
+
+@dataclass(frozen=True)
+class StudyFolder:
+    """The folder of one study."""
+
+    path: Path
+
+    def begin(self, spec: StudySpec, identities: Mapping[str, str], steps: Iterable[Step], *, update: bool) -> None:
+        """Write down what is asked. A folder that holds another study is refused unless ``update`` is set, which
+        keeps every result that still belongs to the changed study."""
+        file = self.path / ASKED
+        if file.exists():
+            before = self._content()
+            old = before["spec"].science
+            if (old != spec.science or before["identities"] != dict(identities)) and not update:
+                said = differences("study", _named(old), "study", _named(spec.science))
+                if old == spec.science:
+                    said = "the files of a family's model changed"
+                raise StudyError(
+                    f"'{self.path}' holds another study ({said})",
+                    hint="name another folder with --output, or add --update to change this study: results that "
+                    "still belong to it are kept",
+                )
+        elif self.path.is_dir() and any(not entry.name.startswith(".") for entry in self.path.iterdir()):
+            raise StudyError(f"'{self.path}' holds files that are not a study", hint="name another folder")
+        content = {
+            "spec": spec.model_dump(mode="json"),
+            "identities": dict(identities),
+            "steps": [_plain(step) for step in steps],
+        }
+        if not file.exists() or json.loads(file.read_text("utf-8")) != json.loads(json.dumps(content)):
+            write_json(file, content)
+
+    def spec(self) -> StudySpec:
+        """Return the spec of the study here. Raises StudyError when there is none."""
+        spec: StudySpec = self._content()["spec"]
+        return spec
+
+    def steps(self) -> list[Step]:
+        """Return the steps of the study here, in order."""
+        steps: list[Step] = self._content()["steps"]
+        return steps
+
+    def step(self, step_id: str) -> Step:
+        """Return one step by id."""
+        for step in self.steps():
+            if step.id == step_id:
+                return step
+        raise StudyError(f"the study in '{self.path}' has no step '{step_id}'", hint=f"regrow study status {self.path}")
+
+    def of(self, step_id: str) -> Path:
+        return self.path / "steps" / step_id
+
+    def lease_file(self, step_id: str) -> Path:
+        return self.of(step_id) / "lease.json"
+
+    def state(self, step_id: str, watch: LeaseWatch) -> State:
+        """Return the state of a step as the files say."""
+        place = self.of(step_id)
+        if (place / "done.json").exists():
+            return "done"
+        if (place / "lease.json").exists():
+            return "running" if watch.live(place / "lease.json") else "stale"
+        return "failed" if (place / "failed.json").exists() else "pending"
+
+    def done(self, step_id: str) -> Done | None:
+        """Return what a finished step used; a record that cannot be read counts as not finished and is removed."""
+        file = self.of(step_id) / "done.json"
+        try:
+            return Done.model_validate_json(file.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (ValidationError, OSError):
+            file.unlink(missing_ok=True)
+            return None
+
+    def failure(self, step_id: str) -> Failure | None:
+        try:
+            return Failure.model_validate_json((self.of(step_id) / "failed.json").read_bytes())
+        except (ValidationError, OSError):
+            return None
+
+    def write_done(self, step_id: str, done: Done) -> None:
+        """Declare a step finished."""
+        write_json(self.of(step_id) / "done.json", done.model_dump(mode="json"))
+        (self.of(step_id) / "failed.json").unlink(missing_ok=True)
+
+    def write_failure(self, step_id: str, failure: Failure) -> None:
+        """Say why a step failed; running the study again tries it again."""
+        write_json(self.of(step_id) / "failed.json", failure.model_dump(mode="json"))
+
+    def log(self, event: str, step_id: str = "", **facts: Any) -> None:
+        """Append a line to the log of events. One write call, so that lines of several processes do not mix."""
+        line = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "event": event}
+        line |= {"step": step_id} if step_id else {}
+        text = json.dumps({**line, "process": os.getpid(), **facts}, ensure_ascii=False) + "\n"
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            with (self.path / EVENTS).open("ab", buffering=0) as stream:
+                stream.write(text.encode("utf-8"))
+        except OSError as error:
+            raise disk_error(self.path / EVENTS, error) from error
+
+    def _content(self) -> dict[str, Any]:
+        file = self.path / ASKED
+        try:
+            raw = json.loads(file.read_text("utf-8"))
+            return {
+                "spec": StudySpec.model_validate(raw["spec"]),
+                "identities": raw["identities"],
+                "steps": [Step(**{**entry, "place": entry.get("place")}) for entry in raw["steps"]],
+            }
+        except FileNotFoundError:
+            raise StudyError(
+                f"'{self.path}' holds no study (no {ASKED})", hint="regrow study run FILE --output DIR"
+            ) from None
+        except (ValueError, KeyError, TypeError, OSError) as error:
+            raise StudyError(
+                f"'{file}' cannot be read ({type(error).__name__})",
+                hint=f"delete the file and run the study again with --output {self.path}; finished runs are kept",
+            ) from error
+
+
+def _plain(step: Step) -> dict[str, Any]:
+    return {
+        "kind": step.kind,
+        "family": step.family,
+        "title": step.title,
+        "request": dict(step.request),
+        "parents": dict(step.parents),
+        "place": dict(step.place) if step.place is not None else None,
+    }
+
+
+def _named(science: dict[str, Any]) -> dict[str, Any]:
+    families = {family["name"]: family for family in science["families"]}
+    return {**science, "families": families}

@@ -1,0 +1,157 @@
+"""A lease: the right of one live process, on any machine that sees the folder, to work on a step.
+
+The holder counts up in the lease file. Whoever else looks judges by whether the count moves while it watches, on its
+own steady clock: clocks of other machines, and clocks that jump, are never compared. On the holder's own machine a
+dead process is known at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from regrow.records.atomic import disk_error, write_text
+
+BEAT_SECONDS = 2.0
+STALE_SECONDS = 60.0
+"""A lease whose count has not moved for so long, while somebody watched, has lost its holder."""
+
+
+class LeaseTakenError(Exception):
+    """Another live process holds the lease."""
+
+
+@dataclass
+class LeaseWatch:
+    """Judges leases by watching them: call :meth:`live` now and then with the same object."""
+
+    stale_seconds: float = STALE_SECONDS
+    _seen: dict[Path, tuple[str, float]] = field(default_factory=dict)
+
+    def live(self, file: Path) -> bool:
+        """Return whether the lease in ``file`` has a holder. A lease seen for the first time counts as live unless its
+        process is known to be dead."""
+        text = _read(file)
+        if text is None:
+            self._seen.pop(file, None)
+            return False
+        if _holder_is_dead(text):
+            return False
+        now = time.monotonic()
+        before, since = self._seen.get(file, ("", now))
+        if text != before:
+            self._seen[file] = (text, now)
+            return True
+        return now - since < self.stale_seconds
+
+
+@contextmanager
+def lease(file: Path, watch: LeaseWatch | None = None, *, beat_seconds: float = BEAT_SECONDS) -> Iterator[None]:
+    """Hold the lease in ``file`` while the block runs. Raises LeaseTakenError when another process holds it.
+
+    A lease without a live holder is taken over: it is renamed first, which only one of several takers can do.
+    """
+    watch = watch or LeaseWatch()
+    token = uuid.uuid4().hex
+    while not _create(file, token):
+        if watch.live(file):
+            raise LeaseTakenError(str(file))
+        gone = file.with_name(f".{file.name}.{token}")
+        try:
+            file.rename(gone)
+        except FileNotFoundError:
+            continue
+        # Somebody may have taken over and begun to work between the look and the rename: give it back.
+        text = _read(gone)
+        if text is not None and not _holder_is_dead(text) and text != watch._seen.get(file, ("", 0.0))[0]:
+            with contextlib.suppress(OSError):
+                gone.rename(file)
+            raise LeaseTakenError(str(file))
+        gone.unlink(missing_ok=True)
+    stop = threading.Event()
+    beats = threading.Thread(target=_beat, args=(file, token, stop, beat_seconds), daemon=True)
+    beats.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        beats.join()
+        if _token(_read(file)) == token:
+            file.unlink(missing_ok=True)
+
+
+def _create(file: Path, token: str) -> bool:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise disk_error(file, error) from error
+    with os.fdopen(handle, "w") as stream:
+        stream.write(_text(token, 0))
+    return True
+
+
+def _beat(file: Path, token: str, stop: threading.Event, every: float) -> None:
+    count = 0
+    while not stop.wait(every):
+        count += 1
+        if _token(_read(file)) != token:
+            return  # taken over while this process was held up; what it writes is still whole
+        with contextlib.suppress(Exception):  # a full disk must not end the work; the next beat tries again
+            write_text(file, _text(token, count))
+
+
+def _text(token: str, count: int) -> str:
+    return json.dumps({"token": token, "host": platform.node(), "process": os.getpid(), "count": count})
+
+
+def _read(file: Path) -> str | None:
+    try:
+        return file.read_text("utf-8")
+    except OSError:
+        return None
+
+
+def _facts(text: str | None) -> dict[str, Any]:
+    try:
+        found = json.loads(text or "")
+        return found if isinstance(found, dict) else {}
+    except ValueError:
+        return {}
+
+
+def _token(text: str | None) -> str:
+    return str(_facts(text).get("token", ""))
+
+
+def _holder_is_dead(text: str) -> bool:
+    facts = _facts(text)
+    process = facts.get("process")
+    if facts.get("host") != platform.node() or not isinstance(process, int) or os.name != "posix":
+        return False
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return _is_zombie(process)
+
+
+def _is_zombie(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except (OSError, IndexError):
+        return False

@@ -1,0 +1,155 @@
+"""Can a study run here? Models, items, rules, disk, memory and engine, really looked at, before anything runs."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from regrow.capabilities.suites import healing_suite, suite
+from regrow.errors import ConfigError, RegrowError
+from regrow.heal.registry import SCOPES
+from regrow.models.identity import model_identity
+from regrow.models.load import block_count, locate_file
+from regrow.records.results import Frozen
+from regrow.records.study_spec import FamilySpec, StudySpec
+from regrow.study.design import capabilities_of, planning_design, steps_of
+from regrow.study.folder import StudyFolder
+
+_TRAINING_BYTES_PER_WEIGHT = 6.0
+"""bfloat16 or float32 weights with activations and LoRA moments of short sequences; an estimate."""
+
+
+class Finding(Frozen):
+    """One thing looked at: whether it is well, what was found, and what to do when it is not."""
+
+    what: str
+    ok: bool
+    found: str
+    remedy: str = ""
+
+
+def preflight(spec: StudySpec, output: Path) -> list[Finding]:
+    """Return everything that was looked at; the study can run when all of it is ``ok``."""
+    found: list[Finding] = []
+    capabilities: list[str] = []
+
+    def look(what: str, work: Callable[[], str]) -> None:
+        try:
+            found.append(Finding(what=what, ok=True, found=work()))
+        except RegrowError as error:
+            found.append(Finding(what=what, ok=False, found=str(error), remedy=error.hint or ""))
+
+    def items() -> str:
+        capabilities.extend(capabilities_of(spec, [one.name for one in suite(spec.suite)]))
+        counts = []
+        for one in suite(spec.suite):
+            if one.name in capabilities:
+                dev, test = (len(list(one.items(split))) for split in ("dev", "test"))
+                counts.append(f"{one.name} {dev}/{test}")
+                for asked, there, split in ((spec.dev_items, dev, "dev"), (spec.test_items, test, "test")):
+                    if asked is not None and asked > there:
+                        raise ConfigError(
+                            f"{split}_items: {asked} of '{one.name}' were asked for, the suite has {there}",
+                            hint=f"{split}_items: {there}",
+                        )
+        return "dev/test items: " + ", ".join(counts)
+
+    look("items", items)
+    weights: dict[str, int] = {}
+    for family in spec.families:
+        look(f"model {family.name}", lambda family=family: _model(family, weights))  # type: ignore[misc]
+    for scope in {*spec.scopes, *(spec.pilots.scopes if spec.pilots else ())}:
+        look(f"scope {scope}", lambda scope=scope: SCOPES.entry(scope).summary)  # type: ignore[misc]
+
+    def steps() -> str:
+        design = planning_design(spec, capabilities, [one.name for one in healing_suite(spec.suite)])
+        made = steps_of(spec, design, {family.name: family.model for family in spec.families})
+        heals = sum(step.kind == "heal" for step in made)
+        return f"{len(made)} steps, {heals} heals; rules {', '.join(spec.rules)}"
+
+    look("rules and pilots", steps)
+    look("disk", lambda: _disk(spec, output, weights))
+    look("memory", lambda: _memory(spec, weights))
+    look("engine", lambda: _engine(spec))
+    look("folder", lambda: _folder(spec, output))
+    return found
+
+
+def _model(family: FamilySpec, weights: dict[str, int]) -> str:
+    from regrow.criteria.order import removal_count
+    from regrow.surgery import check_blocks
+
+    identity = model_identity(family.model)
+    place = locate_file(family.model)
+    files = [place] if place.is_file() else sorted(place.glob("*.safetensors"))
+    scale = 8 if place.is_file() else 1  # a GGUF is dequantized
+    weights[family.name] = scale * sum(file.stat().st_size for file in files)
+    blocks = block_count(family.model)
+    for light in (False, True):
+        cut = family.cut(light=light)
+        if cut is None:
+            continue
+        if cut.blocks is not None:
+            check_blocks(cut.blocks, blocks)
+        elif cut.remove is not None:
+            removal_count(cut.remove, blocks)
+    return f"{blocks} blocks, sha256 {identity.weights_sha256[:12]}"
+
+
+def _disk(spec: StudySpec, output: Path, weights: dict[str, int]) -> str:
+    per_family = 2 + (spec.repair is not None)
+    need = sum(weights.values()) * per_family + max(weights.values(), default=0) * 2 * spec.engine.workers
+    nearest = next(parent for parent in (output.absolute(), *output.absolute().parents) if parent.exists())
+    free = shutil.disk_usage(nearest).free
+    if need > free:
+        raise ConfigError(
+            f"checkpoints need about {need / 1e9:.1f} GB, {free / 1e9:.1f} GB are free at '{nearest}'",
+            hint="free some space, or name a folder on another disk with --output",
+        )
+    return f"about {need / 1e9:.1f} GB needed, {free / 1e9:.1f} GB free"
+
+
+def _memory(spec: StudySpec, weights: dict[str, int]) -> str:
+    largest = max(weights.values(), default=0)
+    need = largest / 2 * _TRAINING_BYTES_PER_WEIGHT * spec.engine.workers
+    there = psutil.virtual_memory().available
+    if need > there and spec.engine.name in ("serial", "subprocess") and spec.device in ("auto", "cpu"):
+        import torch
+
+        if not torch.cuda.is_available():
+            raise ConfigError(
+                f"{spec.engine.workers} workers need about {need / 1e9:.1f} GB, {there / 1e9:.1f} GB are available",
+                hint="lower engine.workers, or use a machine with more memory",
+            )
+    return f"about {need / 1e9:.1f} GB needed, {there / 1e9:.1f} GB available here"
+
+
+def _engine(spec: StudySpec) -> str:
+    from importlib.util import find_spec
+
+    package = {"ray": "ray", "slurm": "submitit"}.get(spec.engine.name)
+    if package and find_spec(package) is None:
+        raise ConfigError(
+            f"the {spec.engine.name} engine needs the package '{package}'",
+            hint=f"pip install 'regrow[{spec.engine.name}]'",
+        )
+    if spec.engine.name == "slurm" and spec.engine.cluster == "slurm" and shutil.which("sbatch") is None:
+        raise ConfigError("there is no `sbatch` here", hint="run where slurm is, or set engine.cluster: local")
+    return f"{spec.engine.name}, {spec.engine.workers} at once"
+
+
+def _folder(spec: StudySpec, output: Path) -> str:
+    if not (output / "study.json").exists():
+        if output.is_dir() and any(not entry.name.startswith(".") for entry in output.iterdir()):
+            raise ConfigError(f"'{output}' holds files that are not a study", hint="name another folder")
+        return f"{output} is free"
+    before = StudyFolder(output).spec()
+    if before.science != spec.science:
+        raise ConfigError(
+            f"'{output}' holds another study or an older version of this one",
+            hint="name another folder with --output, or run with --update",
+        )
+    return f"{output} holds this study; it will be continued"

@@ -1,0 +1,97 @@
+"""How far a study is, from its files: states, times, what is left."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+from regrow.records.results import Frozen, Number
+from regrow.study.folder import EVENTS, State, StudyFolder
+from regrow.study.lease import LeaseWatch
+
+
+class StepState(Frozen):
+    """One step as it stands; ``message`` says why it failed, ``seconds`` how long it took."""
+
+    step_id: str
+    family: str
+    kind: str
+    title: str
+    state: State
+    message: str = ""
+    seconds: Number = float("nan")
+    training_tokens: int = 0
+
+
+class Progress(Frozen):
+    """Every step of a study, and how many are in each state. ``left_seconds`` is what the steps that have not begun
+    would take at the pace of those of their kind that are done, one after another; NaN while none of a kind is."""
+
+    study: str
+    steps: tuple[StepState, ...]
+    counts: dict[str, int]
+    left_seconds: Number = float("nan")
+
+    @property
+    def over(self) -> bool:
+        return not any(self.counts.get(state) for state in ("pending", "running", "stale"))
+
+
+def progress_of(study: Path, watch: LeaseWatch | None = None) -> Progress:
+    """Return how far the study in a folder is."""
+    folder = StudyFolder(study)
+    leases = watch or LeaseWatch()
+    rows: list[StepState] = []
+    for step in folder.steps():
+        state = folder.state(step.id, leases)
+        done = folder.done(step.id) if state == "done" else None
+        if state == "done" and done is None:
+            state = "pending"
+        failure = folder.failure(step.id) if state == "failed" else None
+        rows.append(
+            StepState(
+                step_id=step.id,
+                family=step.family,
+                kind=step.kind,
+                title=step.title,
+                state=state,
+                message=f"{failure.reason}: {failure.message}" if failure else "",
+                seconds=done.cost.wall_seconds if done else float("nan"),
+                training_tokens=done.cost.training_tokens if done else 0,
+            )
+        )
+    counts: Counter[str] = Counter(row.state for row in rows)
+    return Progress(study=str(study), steps=tuple(rows), counts=dict(counts), left_seconds=_left(rows))
+
+
+def _left(rows: list[StepState]) -> float:
+    paces: dict[str, list[float]] = {}
+    for row in rows:
+        if row.state == "done":
+            paces.setdefault(row.kind, []).append(row.seconds)
+    total = 0.0
+    for row in rows:
+        if row.state in ("pending", "stale", "running"):
+            known = paces.get(row.kind)
+            if not known:
+                return float("nan")
+            total += sum(known) / len(known)
+    return total
+
+
+def last_events(study: Path, count: int = 10) -> list[dict[str, object]]:
+    """Return the last events of a study's log; a line cut by a crash is left out."""
+    try:
+        lines = (study / EVENTS).read_bytes().decode("utf-8", "replace").split("\n")
+    except OSError:
+        return []
+    found: list[dict[str, object]] = []
+    for line in lines[-count - 1 :]:
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(entry, dict):
+            found.append(entry)
+    return found[-count:]
