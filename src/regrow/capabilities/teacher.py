@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from regrow.capabilities.generation import Request, generate
+from regrow.capabilities.answer_journal import AnswerJournal
+from regrow.capabilities.generation import Answer, Request, generate
 from regrow.data.chat import render_chat, stop_texts_of, tokenise_prompt
 from regrow.data.pools import TOO_LONG, Example, Pool, tokenise
 from regrow.errors import ConfigError
@@ -28,6 +29,7 @@ def build_pool(
     source: str = "",
     licence: str = "",
     watch: Watcher | None = None,
+    journal: AnswerJournal | None = None,
 ) -> Pool:
     """Return the pool of the items whose greedy answer by ``loaded`` (the unpruned model) has grade 1, tokenised.
 
@@ -38,7 +40,8 @@ def build_pool(
     ``max_sequence_tokens``; ``Pool.dropped`` counts them by reason.
 
     With ``max_examples``, items are answered in their order until so many are kept. ``name``: of the pool (default: the
-    capability's). ``watch`` gets the number of items answered and the speed.
+    capability's). ``watch`` gets the number of items answered and the speed. ``journal`` keeps
+    every answer as it comes; answers that it holds already are not asked again.
     """
     if max_examples is not None and max_examples < 1:
         raise ConfigError(f"a pool of {max_examples} examples was asked for", hint="allowed: 1 or more")
@@ -50,7 +53,7 @@ def build_pool(
         wanted = len(items) if max_examples is None else max_examples - len(kept)
         part = items[at : at + max(wanted, batch_size)]
         for reason, example in _answered(
-            loaded, capability, part, pool_name, max_sequence_tokens, batch_size, watch, before=at
+            loaded, capability, part, pool_name, max_sequence_tokens, batch_size, watch, journal, before=at
         ):
             if example is None:
                 dropped[reason] += 1
@@ -69,6 +72,7 @@ def _answered(
     max_sequence_tokens: int,
     batch_size: int,
     watch: Watcher | None,
+    journal: AnswerJournal | None,
     *,
     before: int,
 ) -> list[tuple[str, Example | None]]:
@@ -78,16 +82,26 @@ def _answered(
     room = [max_sequence_tokens - len(tokenise_prompt(loaded.tokenizer, prompt)) for prompt in prompts]
     fitting = [at for at in range(len(items)) if room[at] >= 2]
     stops = stop_texts_of(loaded.tokenizer)
-    answers = generate(
+    requests = {at: Request(prompts[at], min(capability.max_new_tokens, room[at]), stop_texts=stops) for at in fitting}
+    by_item = {at: known for at in fitting if journal is not None and (known := journal.find(requests[at])) is not None}
+    open_ = [at for at in fitting if at not in by_item]
+    told = before + len(by_item)
+
+    def keep(number: int, answer: Answer) -> None:
+        by_item[open_[number]] = answer
+        if journal is not None:
+            journal.keep(requests[open_[number]], answer)
+
+    generate(
         loaded,
-        [Request(prompts[at], min(capability.max_new_tokens, room[at]), stop_texts=stops) for at in fitting],
+        [requests[at] for at in open_],
         batch_size=batch_size,
         fast_stop=False,
+        on_answer=keep,
         on_progress=None
         if watch is None
-        else lambda done, _, speed: watch.advance(before + done, tokens_per_second=speed),
+        else lambda done, _, speed: watch.advance(told + done, tokens_per_second=speed),
     )
-    by_item = dict(zip(fitting, answers, strict=True))
     found: list[tuple[str, Example | None]] = []
     for at, item in enumerate(items):
         answer = by_item.get(at)

@@ -47,14 +47,16 @@ def capabilities(data: Path | None = None) -> list[Capability]:
 
         return items
 
+    checkers = VerifiedInstructions(data)
+
+    def instruction_items(folder: Path | None) -> Mapping[Split, list[Item]]:
+        checkers.ready()
+        return instruction_following.items(folder)
+
     return [
         Benchmark(StructuredOutput(), read(structured_output.items), max_new_tokens=structured_output.MAX_NEW_TOKENS),
         Benchmark(FunctionCalling(), read(function_calling.items), max_new_tokens=function_calling.MAX_NEW_TOKENS),
-        Benchmark(
-            VerifiedInstructions(),
-            read(instruction_following.items),
-            max_new_tokens=instruction_following.MAX_NEW_TOKENS,
-        ),
+        Benchmark(checkers, read(instruction_items), max_new_tokens=instruction_following.MAX_NEW_TOKENS),
         Benchmark(Mathematics(), read(math.items), max_new_tokens=math.MAX_NEW_TOKENS),
         Benchmark(SafetyRefusal(), read(safety.items), max_new_tokens=safety.MAX_NEW_TOKENS),
         Benchmark(LetterChoice(), read(knowledge.items), max_new_tokens=0),

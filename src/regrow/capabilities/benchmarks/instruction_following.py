@@ -6,7 +6,7 @@ from pathlib import Path
 
 from regrow.capabilities.benchmarks.subsets import Sizes, draw
 from regrow.data.catalogue import data_set
-from regrow.data.rows import need, read_part
+from regrow.data.rows import Row, need, read_part
 from regrow.errors import DataError
 from regrow.protocols import Item
 from regrow.records.results import Split
@@ -32,12 +32,18 @@ def items(folder: Path | None) -> dict[Split, list[Item]]:
     return {split: [_item(split, read.rows[at]) for at in chosen[split]] for split in splits}
 
 
-def _item(split: Split, row: dict[str, object]) -> Item:
+def _item(split: Split, row: Row) -> Item:
+    kwargs = row["kwargs"]
     return Item(
         capability=NAME,
         item_id=f"ifeval-{row['key']}",
         split=split,
         messages=({"role": "user", "content": str(row["prompt"])},),
-        gold={name: row[name] for name in ("prompt", "instruction_id_list", "kwargs")},
+        gold={
+            "prompt": row["prompt"],
+            "instruction_id_list": row["instruction_id_list"],
+            # The hub's table has a column for every argument, null where an instruction has none of the name.
+            "kwargs": [{key: value for key, value in (given or {}).items() if value is not None} for given in kwargs],
+        },
         facts={"text": str(row["prompt"])},
     )

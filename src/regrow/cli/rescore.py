@@ -1,0 +1,110 @@
+"""``regrow rescore``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from regrow.cli.options import Json
+
+
+def rescore(
+    run: Path,
+    /,
+    *,
+    output: Annotated[
+        Path | None, Parameter(name=["--output", "-o"], help="Write the regraded evaluation to this new folder.")
+    ] = None,
+    data: Annotated[
+        Path | None, Parameter(help="Local data folder of the suite. Default: REGROW_DATA, else hub.")
+    ] = None,
+    show: Annotated[int, Parameter(help="Changed items to print.")] = 10,
+    json: Json = False,
+) -> None:
+    """Grade the answers of an evaluation again with today's rules, without the model.
+
+    Without --output it only says what would change.
+
+    Parameters
+    ----------
+    run
+        A folder written by `regrow eval`.
+    """
+    from rich.table import Table
+
+    from regrow.capabilities.rescore import rescore as grade_again
+    from regrow.capabilities.suites import SUITES, suite
+    from regrow.cli.output import print_json, stdout_console
+    from regrow.errors import DataError
+    from regrow.records.fingerprint import fingerprint
+    from regrow.records.results import provenance
+    from regrow.records.store import RunFolder, read_evaluation
+
+    record, before = read_evaluation(run)
+    if record.suite not in SUITES:
+        raise DataError(
+            f"'{run}' was measured on '{record.suite}', whose rules are not regrow's",
+            hint="measure it again; rescoring knows the suites " + ", ".join(SUITES.names()),
+        )
+    capabilities = suite(record.suite, data=data)
+    result = grade_again(before, capabilities)
+    rows: list[dict[str, Any]] = []
+    for capability in capabilities:
+        old = [item for item in before if item.capability == capability.name]
+        new = [item for item in result.items if item.capability == capability.name]
+        if old:
+            rows.append(
+                {
+                    "capability": capability.name,
+                    "items": len(old),
+                    "before": capability.summarise(old)["score"],
+                    "now": capability.summarise(new)["score"],
+                    "changed": sum(item.capability == capability.name for item, _ in result.changed),
+                }
+            )
+    if output is not None:
+        settings = {"rescored": str(run), "before": record.provenance.model_dump(mode="json")}
+        asked = {"rescored": str(run), "items": fingerprint([item.model_dump(mode="json") for item in result.items])}
+        folder = RunFolder(output)
+        if not folder.finished("evaluation", asked):
+            with folder.claimed("evaluation", asked):
+                folder.write_evaluation(
+                    record.model_copy(update={"provenance": provenance(settings, seed=record.seed)}), result.items
+                )
+    if json:
+        print_json(
+            {
+                "run": str(run),
+                "output": None if output is None else str(output),
+                "capabilities": rows,
+                "changed": [
+                    {"capability": a.capability, "item": a.item_id, "before": a.score, "now": b.score}
+                    for a, b in result.changed
+                ],
+                "untouched": result.untouched,
+                "cut_short": list(result.cut_short),
+            }
+        )
+        return
+    console = stdout_console()
+    table = Table("", "items", "before", "now", "changed", box=None)
+    for row in rows:
+        now, old_score = row["now"], row["before"]
+        table.add_row(row["capability"], str(row["items"]), f"{old_score:.3f}", f"{now:.3f}", str(row["changed"]))
+    console.print(table)
+    for a, b in result.changed[:show]:
+        fault = b.details.get("fault") or ""
+        console.print(f"{a.capability} {a.item_id}: {a.score:g} -> {b.score:g} {fault}", markup=False, highlight=False)
+    if len(result.changed) > show:
+        print(f"and {len(result.changed) - show} more; --show {len(result.changed)} prints them")
+    if result.cut_short:
+        print(
+            f"{len(result.cut_short)} answers were left early under the old rule and are open under this one; "
+            "measure again with --no-fast-stop to be sure of them"
+        )
+    if output is None:
+        print("nothing was written; -o DIR writes the regraded evaluation")
+    else:
+        print(f"regraded evaluation in {output}")
