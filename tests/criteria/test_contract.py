@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from regrow.criteria.ranking import needs_text, score_blocks
+from regrow.criteria.ranking import check_request, kept_by, needs_text, rank, score_blocks
 from regrow.criteria.registry import CRITERIA
 from regrow.data.calibration import from_examples, make_set
 from regrow.errors import ConfigError, DataError, ModelError
@@ -18,6 +18,7 @@ from tests.criteria.conftest import FAMILIES, token_rows
 ALL = CRITERIA.names()
 SPANS = ("angular", "streamline")
 KEEPS_THE_ENDS = ("greedy-perplexity", "lorp", "wrp")
+KEPT = {**{name: {0, 5} for name in KEEPS_THE_ENDS}, "laco": {0}}
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +123,25 @@ def test_it_never_removes_everything(name, model, even):
         answer_of(name, model, even, remove=0)
     with pytest.raises(ConfigError, match="cannot protect block 9"):
         answer_of(name, model, even, protect=(9,))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_what_it_keeps_itself_is_declared(name, model, even):
+    declared = {block % 6 for block in kept_by(name)}
+    assert declared == KEPT.get(name, set())
+    assert set(answer_of(name, model, even, remove=1, protect=()).protected) >= declared
+    most = 6 - len(declared | {0})
+    check_request(name, 6, remove=most, protect=(0,))
+    assert len(answer_of(name, model, even, remove=most).removed) == most
+    with pytest.raises(ConfigError, match=f"cannot remove {most + 1} of 6 blocks"):
+        check_request(name, 6, remove=most + 1, protect=(0,))
+
+
+def test_a_request_that_one_criterion_cannot_meet_is_refused_before_any_pass(model):
+    with pytest.raises(ConfigError, match="1 more by lorp itself"):
+        rank(model, None, ["block-influence", "lorp"], remove=5)
+    with pytest.raises(ConfigError, match="no 3 neighbouring blocks"):
+        rank(model, None, ["block-influence", "angular"], remove=3, protect=(0, 3))
 
 
 @pytest.mark.parametrize("name", [name for name in ALL if name not in ("reverse-order", "random")])
