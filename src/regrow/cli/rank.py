@@ -23,6 +23,7 @@ def rank(
     for_capability: Annotated[
         str | None, Parameter(name="--for", help="Also search the cut that hurts these capabilities least.")
     ] = None,
+    for_items: Annotated[int, Parameter(help="Dev items of each that the model answers for it.")] = 24,
     protect: Annotated[str | None, Parameter(help="Blocks never removed. Default: 0.")] = None,
     contiguous: Annotated[bool | None, Parameter(help="Remove one unbroken span.")] = None,
     calibration: Calibration = None,
@@ -62,6 +63,8 @@ def rank(
     if not names:
         raise ConfigError("no criterion was named", hint="regrow ls criteria")
     guided = [part.strip() for part in (for_capability or "").split(",") if part.strip()]
+    if for_items < 1:
+        raise ConfigError(f"--for-items must be at least 1, got {for_items}", hint="--for-items 24")
     if picture is not None and not set(names) & {"angular", "streamline", "lorp"}:
         raise ConfigError(
             "there is no similarity matrix to draw from these criteria", hint="add angular, streamline or lorp"
@@ -87,6 +90,7 @@ def rank(
         asked,
         watch=watcher(quiet),
         guided_by=guided,
+        guiding_items=for_items,
         pools_folder=pools,
         leave_out=criterion == "all",
         dtype=dtype,

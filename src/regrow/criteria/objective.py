@@ -117,7 +117,7 @@ class Objective:
         self.kind = kind
         self.block_forwards = 0.0
         self.evaluations = 0
-        self._on_work = on_work
+        self.on_work = on_work
         self._model = model
         self._device = next(model.parameters()).device
         self._head = Head(model)
@@ -316,8 +316,8 @@ class Objective:
 
     def _count(self, block_tokens: int) -> None:
         self.block_forwards += block_tokens / self._all_tokens
-        if self._on_work is not None:
-            self._on_work(self.block_forwards)
+        if self.on_work is not None:
+            self.on_work(self.block_forwards)
 
     def _final(self, batch: _OpenBatch, state: torch.Tensor) -> torch.Tensor:
         """Return the normed hidden states (scored tokens, width) that the head reads."""

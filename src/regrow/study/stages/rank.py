@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from regrow.capabilities.evaluate import chosen_items
 from regrow.capabilities.suites import suite
 from regrow.capabilities.teacher import build_pool
 from regrow.criteria.guided import guided_choice
@@ -30,6 +31,8 @@ from regrow.study.stages.text_checks import fitting_chunks, overlap_warnings
 ALONE = "block-influence"
 SEARCHING = ("perplexity", "greedy-perplexity")
 """Criteria that ask the same oracle; what one has asked costs the other nothing."""
+GUIDING_ITEMS = 24
+"""Dev items answered for a guided choice: each right answer is read about n N/2 times."""
 
 
 def rank_blocks(
@@ -39,6 +42,7 @@ def rank_blocks(
     *,
     watch: Watcher,
     guided_by: Sequence[str] = (),
+    guiding_items: int = GUIDING_ITEMS,
     suite_name: str = "mini",
     pools_folder: Path | None = None,
     records_folder: Path | None = None,
@@ -50,8 +54,8 @@ def rank_blocks(
 
     The record is kept in ``records_folder`` (default: the cache) under the hash of model, text and settings, so asking
     again costs no pass. ``guided_by`` adds, for each capability named, the cut that raises the loss on right answers
-    to its dev items least; the answers are the model's own. Criteria that cannot remove as many blocks are an error,
-    or with ``leave_out`` only a warning as long as one can. ``spec.criterion`` is not read.
+    to ``guiding_items`` of its dev items least; the answers are the model's own. Criteria that cannot remove as many
+    blocks are an error, or with ``leave_out`` only a warning as long as one can. ``spec.criterion`` is not read.
     """
     guiding = [_guide(suite_name, name) for name in guided_by]
     watch.begin(f"loading {source}")
@@ -83,7 +87,7 @@ def rank_blocks(
         )
         watch.end()
     answers = _answers(loaded, criteria, calibration, record, spec, remove, watch)
-    answers += [_guided(loaded, capability, spec, remove, watch) for capability in guiding]
+    answers += [_guided(loaded, capability, guiding_items, spec, remove, watch) for capability in guiding]
     found = Ranking(
         model=source,
         blocks=count,
@@ -134,11 +138,14 @@ def _answers(
     answers: list[LayerScores] = []
     oracle: Objective | None = None
     for name in criteria:
-        watch.begin(f"{name} ranks the blocks", None, "block passes" if name in SEARCHING else "")
         options: dict[str, dict[str, Any]] = {}
+        total, unit = None, ""
         if name in SEARCHING and calibration is not None:
-            oracle = oracle or Objective(loaded.model, text_batches(calibration), on_work=watch.advance)
+            oracle = oracle or Objective(loaded.model, text_batches(calibration))
+            oracle.on_work = _work_since(oracle.block_forwards, watch)
             options[name] = {"objective": oracle}
+            total, unit = _most_passes(oracle.blocks, 1 if name == "perplexity" else remove), "block passes at most"
+        watch.begin(f"{name} ranks the blocks", total, unit)
         ranking, _ = rank(
             loaded.model,
             calibration,
@@ -155,6 +162,15 @@ def _answers(
     return answers
 
 
+def _work_since(start: float, watch: Watcher) -> Callable[[float], None]:
+    return lambda done: watch.advance(done - start)
+
+
+def _most_passes(blocks: int, rounds: int) -> float:
+    """Return how many block passes leaving out each block in turn takes, round after round."""
+    return blocks + sum((blocks - gone) ** 2 / 2 for gone in range(rounds))
+
+
 def _guide(suite_name: str, name: str) -> Capability:
     capability = suite(suite_name, [name])[0]
     if capability.kind == "likelihood":
@@ -162,18 +178,23 @@ def _guide(suite_name: str, name: str) -> Capability:
     return capability
 
 
-def _guided(loaded: LoadedModel, capability: Capability, spec: PruneSpec, remove: int, watch: Watcher) -> LayerScores:
+def _guided(
+    loaded: LoadedModel, capability: Capability, items: int, spec: PruneSpec, remove: int, watch: Watcher
+) -> LayerScores:
     shown = capability.name.replace("_", " ")
     watch.begin(f"answering dev items of {shown}")
-    pool = build_pool(loaded, capability, list(capability.items("dev")), watch=watch)
+    pool = build_pool(loaded, capability, chosen_items(capability, "dev", items, spec.seed), watch=watch)
     examples: list[tuple[Sequence[int], Sequence[int]]]
     examples = [(entry.prompt_ids, entry.response_ids) for entry in pool.examples]
     watch.end(f"{len(examples)} right answers")
     if not examples:
         raise DataError(
-            f"the model answers no dev item of '{capability.name}' right", hint="choose another capability with --for"
+            f"the model answers none of {items} dev items of '{capability.name}' right",
+            hint="choose another capability with --for, or more items with --for-items",
         )
-    watch.begin(f"searching the cut that hurts {shown} least", None, "block passes")
+    blocks = len(blocks_of(loaded.model))
+    # The last round scores the blocks around the cut that was found.
+    watch.begin(f"searching the cut that hurts {shown} least", _most_passes(blocks, remove + 1), "block passes at most")
     scores, _ = guided_choice(
         loaded.model,
         examples,
