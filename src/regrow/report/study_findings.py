@@ -55,7 +55,7 @@ def _scope(paper: Paper) -> str:
     for family in dict.fromkeys(row["family"] for row in rows):
         own = [row for row in rows if row["family"] == family]
         far = max(own, key=lambda row: abs(row["difference"]))
-        sure = ", " + ("stands" if far["holm"] <= 0.05 else "not significant") + " after Holm"
+        sure = "" if far["holm"] <= 0.05 else " (does not stand after Holm's correction)"
         parts.append(f"{signed(far['difference'])} with {far['scope']} in {family}{sure}")
     return f"Against all-lora, the same mixture moves the capped mean by {listed(parts)}."
 

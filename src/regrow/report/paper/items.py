@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from regrow.report.paper.families import Family, Method
-from regrow.report.paper.names import method_name, stage_name
+from regrow.report.paper.names import method_name, rule_order, stage_name
 from regrow.report.paper.paper import Paper
 from regrow.report.samples import RIGHT_AT, question_of
 from regrow.report.wording import capability_name
@@ -67,7 +67,7 @@ def _rows(
 
 def _methods(family: Family, budget: int) -> dict[str, Method]:
     """The columns of a family, by label."""
-    compared = family.rules(budget)
+    compared = sorted(family.rules(budget), key=lambda method: rule_order(method.rule))
     named = {stage_name(method): method for method in [family.base, *family.cuts, *family.repaired]}
     named |= {method_name(method, compared): method for method in compared}
     matched = family.matched(budget)

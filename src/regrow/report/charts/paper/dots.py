@@ -76,7 +76,7 @@ def draw_dots(
 
 def dots_height(rows: int, series: int) -> int:
     """Return the height at which rows of so many series do not touch."""
-    return rows * max(30, 13 * series + 12)
+    return rows * max(38, 13 * series + 14)
 
 
 def _domain(dots: Sequence[Dot]) -> tuple[float, float]:
