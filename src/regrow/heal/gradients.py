@@ -133,7 +133,8 @@ class GradientMaker:
         # The backward pass recomputes under gradient checkpointing, so it belongs inside.
         with self._computing(update, number, batch, reused):
             loss, parts = self._loss(batch, response_tokens)
-            (loss * weight if weight != 1.0 else loss).backward()
+            scale = weight * self._processes.gradient_scale
+            (loss if scale == 1.0 else loss * scale).backward()
         return loss.detach() * weight, [part.detach() * weight for part in parts]
 
     @contextmanager

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from regrow.heal.registry import SCOPES
 from regrow.heal.schedule import learning_rate_factor
 from regrow.heal.scopes import Trained, all_frozen, learning_rate_of
 from regrow.heal.setup import Setup, Unpruned, prepare
+from regrow.heal.sharding import Sharded
 from regrow.heal.training_log import TrainingLog, refuse_unwritable
 from regrow.heal.validate import validate
 from regrow.models.bridges import bridges_of
@@ -131,7 +132,10 @@ def heal(
     loaded.model.eval()
     with all_frozen(loaded.model):
         trained = scope(loaded, spec)
+        sharded = None
         try:
+            if processes.count > 1 and _shards(spec):
+                sharded, processes = Sharded(loaded, trained), replace(processes, even=True)
             setup = Setup(loaded, trained, plan, spec, base, unpruned, processes)
             run = _Run(setup, folder, request, Loggers(log_to if processes.first else ()))
             run.restore(watch)
@@ -140,8 +144,12 @@ def heal(
             if adapter is not None and processes.first:
                 save_adapter(trained.adapter, adapter, base)
             processes.wait()
+            if sharded is not None:
+                sharded.gather()
         except BaseException:
-            trained.withdraw()
+            # Sharded weights stay where they are: the other processes may not be there to gather them.
+            if sharded is None:
+                trained.withdraw()
             raise
         size = sum(weight.numel() for weight in trained.parameters.values())
         trained.settle()
@@ -308,6 +316,11 @@ class _Run:
         )
         save_state(self.folder, progress, self.trained.parameters, self.optimizer, write=self.processes.first)
         self.kept = name_of(self.done)
+
+
+def _shards(spec: HealSpec) -> bool:
+    """Return whether the weights of a scope are spread over processes instead of copied to each."""
+    return "shards" in dict(SCOPES.entry(spec.scope).facts)
 
 
 def _claim(folder: Path, spec: HealSpec, plan: HealPlan, base: str) -> str:

@@ -32,6 +32,12 @@ class Processes:
     even: bool = False
 
     @property
+    def gradient_scale(self) -> float:
+        """What a loss is multiplied with before its backward pass: sharded gradients are averaged over processes, but
+        the loss is divided by all response tokens of an update already and wants a sum."""
+        return float(self.count) if self.even else 1.0
+
+    @property
     def first(self) -> bool:
         return self.rank == 0
 

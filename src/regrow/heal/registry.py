@@ -29,7 +29,7 @@ _scope(
 _scope("last-k", "last_k", "the last blocks and the final norm; the head is frozen", "2e-5")
 _scope("partial", "partial", "the last blocks, the final norm and the head", "1e-5", paper="Navigation")
 _scope("bridges", "bridges", "the repair operators alone", "1e-4", needs="a repaired checkpoint")
-_scope("full", "full", "every weight", "1e-5")
+_scope("full", "full", "every weight", "1e-5", shards="over processes (FSDP2)")
 
 
 def _loss(name: str, function: str, summary: str, paper: str = "", **facts: str) -> None:
