@@ -2,20 +2,52 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from regrow.cli.options import Calibration, Device, Dtype, Json, Output, Pools, Quiet, SpecFile
+from regrow.cli.options import Calibration, Device, Dtype, Json, Pools, Quiet, SpecFile
 
 
 def repair(
     pruned: str,
     /,
     *,
-    output: Output,
-    method: Annotated[str | None, Parameter(help="See `regrow ls repairs`. Default: lra.")] = None,
-    ridge: Annotated[float | None, Parameter(help="Shrinkage, as a share of the mean diagonal of X'X.")] = None,
+    output: Annotated[
+        Path | None,
+        Parameter(
+            name=["--output", "-o"],
+            help="Folder of the repaired checkpoint; with several repairs one subfolder each. Without it the table is "
+            "printed and nothing is saved.",
+        ),
+    ] = None,
+    method: Annotated[
+        str | None, Parameter(help="One repair or several, comma-separated, or all; see `regrow ls repairs`.")
+    ] = None,
+    rank: Annotated[
+        str | None,
+        Parameter(help="Truncate the operator to this rank, or to each of several, comma-separated."),
+    ] = None,
+    rank_weighting: Annotated[
+        Literal["plain", "activations"] | None,
+        Parameter(help="Truncate by the SVD of the operator, or of what it does to the calibration tokens."),
+    ] = None,
+    ridge: Annotated[
+        str | None,
+        Parameter(help="Shrinkage, as a share of the mean diagonal of X'X, or held-out. Default: the method's own."),
+    ] = None,
+    skip_first: Annotated[int | None, Parameter(help="Leave out this many tokens at the start of a sequence.")] = None,
+    granularity: Annotated[
+        Literal["block", "span"] | None, Parameter(help="Fit per removed block, merged exactly, or per removed run.")
+    ] = None,
+    sequential: Annotated[
+        bool | None, Parameter(help="Fit each cut on the streams of the model with the earlier cuts repaired.")
+    ] = None,
+    rows: Annotated[
+        Literal["plain", "inverse-norm"] | None, Parameter(help="Weigh tokens alike, or by 1 / norm of their stream.")
+    ] = None,
+    passes: Annotated[int | None, Parameter(help="Passes over the tokens, for repairs that train.")] = None,
     calibration: Calibration = None,
     calibration_tokens: Annotated[str | None, Parameter(help="Tokens the fit reads. Default: 16k.")] = None,
     unpruned: Annotated[str | None, Parameter(help="The original model, when it is no longer where it was.")] = None,
@@ -27,11 +59,11 @@ def repair(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Bridge the cut of a pruned checkpoint without training.
+    """Repair the cut of a pruned checkpoint, or compare repairs, from one pass over calibration text.
 
-    An operator on the residual stream is fitted to what the removed blocks did, from streamed sums over calibration
-    text. It is part of the saved checkpoint: load that with `regrow.load_model`, or with AutoModelForCausalLM after
-    `import regrow`; a plain load refuses it.
+    An operator on the residual stream is fitted to what the removed blocks did. Repairs marked portable leave a plain
+    checkpoint for any program; the others add a bridge: load them with `regrow.load_model`, or with
+    AutoModelForCausalLM after `import regrow` (a plain load refuses). An option is given to the repairs that heed it.
 
     Parameters
     ----------
@@ -39,28 +71,46 @@ def repair(
         A checkpoint folder written by `regrow prune`.
     """
     from regrow.cli.options import merged
-    from regrow.cli.output import print_json, watcher
+    from regrow.cli.output import print_json, stdout_console, watcher
     from regrow.records.quantities import parse_tokens
     from regrow.records.specs import RepairSpec
+    from regrow.repair.registry import REPAIRS
 
-    given = {
+    given: dict[str, Any] = {
         "method": method,
-        "ridge": ridge,
+        "rank_weighting": rank_weighting,
+        "skip_first": skip_first,
+        "granularity": granularity,
+        "sequential": sequential,
+        "rows": rows,
+        "passes": passes,
         "calibration": calibration,
         "calibration_tokens": parse_tokens(calibration_tokens, option="--calibration-tokens")
         if calibration_tokens
         else None,
         "seed": seed,
+        **(_ridge(ridge) if ridge is not None else {}),
     }
-    asked = merged(RepairSpec, spec, given)
+    ranks = _ranks(rank) if rank is not None else []
+    if ranks:
+        given["rank"] = ranks[0]
+    common = merged(RepairSpec, spec, given)
+    names = [part.strip() for part in common.method.split(",") if part.strip()]
+    for name in names if names != ["all"] else ():
+        REPAIRS.entry(name)
+    from regrow.repair.asked import asked_repairs
     from regrow.report.card import model_card
-    from regrow.study.stages.repair import repair as work
+    from regrow.study.stages.repair import repair_all
 
-    facts = work(
+    watch = watcher(quiet)
+    asked = asked_repairs(names, ranks or ([common.rank] if common.rank is not None else []), common)
+    for note in asked.notes:
+        watch.note(f"note: {note}")
+    done = repair_all(
         pruned,
         asked,
         output,
-        watch=watcher(quiet),
+        watch=watch,
         pools_folder=pools,
         unpruned=unpruned,
         dtype=dtype,
@@ -68,8 +118,52 @@ def repair(
         card=model_card,
     )
     if json:
-        print_json({"output": str(output), **facts.model_dump(mode="json")})
+        places = {label: str(place) for label, place in done.saved.items()}
+        print_json({"saved": places, "refused": done.refused, **done.table.model_dump(mode="json")})
         return
-    added = sum(bridge.parameters for bridge in facts.bridges)
-    print(f"{len(facts.bridges)} bridge(s) by {asked.method}, {added:,} parameters added; checkpoint in {output}")
-    print(f"next: regrow heal {output} --tokens 60k --output {output}-healed")
+    from regrow.cli.repair_text import repair_lines
+
+    console = stdout_console()
+    for line in repair_lines(done.table, done.refused):
+        console.print(line, highlight=False, soft_wrap=True)
+    for label, place in done.saved.items():
+        print(f"{label}: checkpoint in {place}")
+    first = next(iter(done.saved.values()), None)
+    if first is not None:
+        print(f"next: regrow heal {first} --tokens 60k --output {first}-healed")
+    else:
+        print("nothing was saved; add --output DIR to save what was fitted")
+
+
+def _ranks(text: str) -> list[int]:
+    from regrow.errors import ConfigError
+
+    try:
+        found = [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise ConfigError(
+            f"--rank '{text}' is not a list of whole numbers", hint="write for example --rank 64 or --rank 32,64,128"
+        ) from error
+    wrong = next((number for number in found if number < 1), None)
+    if wrong is not None:
+        raise ConfigError(f"a rank must be at least 1, got {wrong}", hint="write for example --rank 64")
+    return found
+
+
+def _ridge(text: str) -> dict[str, Any]:
+    import math
+
+    from regrow.errors import ConfigError
+
+    if text == "held-out":
+        return {"ridge_choice": "held-out"}
+    try:
+        amount = float(text)
+    except ValueError:
+        amount = math.nan
+    if not math.isfinite(amount) or amount < 0:
+        raise ConfigError(
+            f"--ridge '{text}' is not a share of the mean diagonal",
+            hint="write a number from 0 on, for example --ridge 1e-4, or --ridge held-out",
+        )
+    return {"ridge": amount}

@@ -188,6 +188,8 @@ class _Work:
                 labels=list(missing),
                 removed=bare.removed_blocks,
                 watch=self.watch,
+                # Fitted again only to be measured or healed: its errors are known.
+                measure=not all(_read(self._cell(keys[label]) / FIT) for label in missing),
             )
             fits = dict(zip(missing, done, strict=True))
         found: list[Outcome] = []
@@ -196,8 +198,8 @@ class _Work:
             fit, file = fits.get(label), self._cell(keys[label]) / FIT
             if isinstance(fit, RepairResult):
                 with _in_place(pruned(), fit) as repaired:
-                    facts: dict[str, Any] = {"row": fit.row.model_dump(mode="json")}
-                    if self.spec.latency:
+                    facts = _read(file) or {"row": fit.row.model_dump(mode="json")}
+                    if self.spec.latency and "bridge_share" not in facts:
                         facts["bridge_share"] = measure_latency(repaired.model).share
                     write_json(file, facts)
                     found += self._measured(self._fitted(base, facts), keys[label], pruned)
