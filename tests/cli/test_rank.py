@@ -158,6 +158,35 @@ def test_chunks_are_no_longer_than_learned_positions(regrow: Any, tmp_path: Path
     assert "removed blocks (2 of 4" in out
 
 
+def test_prune_looks_at_its_calibration_text_too(regrow: Any, refused: Any, tiny_folder: Any, tmp_path: Path) -> None:
+    from regrow.data.text import bundled_text
+
+    Path("mine.txt").write_text(bundled_text()[:4000])
+    folder = gpt2_folder(tmp_path / "gpt2", 128)
+    words = ("prune", folder, "--remove", "1", "--calibration", "mine.txt", "--calibration-tokens", "2k", "-o", "out")
+    code, _, err = regrow(*words)
+    assert code == 0, err
+    said = " ".join(err.split())
+    assert "calibration chunks have 128 tokens" in said
+    assert "the perplexity text and the calibration text 'mine.txt' share text" in said
+    folder = tiny_folder("llama")
+    refused("1 more by lorp itself", "prune", folder, "-o", "new", "--remove", "5", "--criterion", "lorp")
+    refused(
+        "'taylor' needs a calibration text",
+        "prune",
+        folder,
+        "-o",
+        "new",
+        "--remove",
+        "1",
+        "--criterion",
+        "taylor",
+        "--calibration",
+        "none",
+    )
+    assert not (tmp_path / "new").exists()
+
+
 def test_what_is_listed_of_a_criterion(regrow: Any) -> None:
     code, out, _ = regrow("ls", "criteria", "--json")
     rows = {row["name"]: row for row in json.loads(out)["criteria"]}

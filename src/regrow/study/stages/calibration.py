@@ -6,13 +6,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from regrow.data.calibration import CalibrationSet, automatic_bos, from_stream, load_calibration
+from regrow.errors import DataError
 from regrow.models.load import LoadedModel
 from regrow.protocols import Watcher
 from regrow.records.fingerprint import file_sha256
 from regrow.records.specs import PruneSpec, RepairSpec
 from regrow.study.stages.pools import pools_content, pools_of
+from regrow.study.stages.text_checks import evaluation_texts, fitting_chunks, overlap_warnings
 
 HEALING_POOLS = "healing-pools"
+NO_TEXT = "none"
 EXAMPLES_PER_POOL = 21
 """What the study takes: 126 examples of six pools."""
 
@@ -43,13 +46,41 @@ def calibration_of(
     suite: str = "mini",
     pools_folder: Path | None = None,
     only_pools: Sequence[str] | None = None,
+    warn: bool = True,
 ) -> CalibrationSet:
     """Return the calibration set that ``spec.calibration`` names, in the unpruned model's tokens.
 
     "healing-pools" means teacher-written healing examples, pool names sorted, joined to one stream of tokens and cut;
     pools that are not in ``pools_folder`` (or the cache) are answered by ``unpruned`` first. Anything else is a text
-    (see :mod:`regrow.data.text`).
+    (see :mod:`regrow.data.text`). ``watch`` is told when chunks are shortened to the model's context and, with
+    ``warn``, when the text also stands in what ``regrow eval`` measures on.
     """
+    if spec.calibration == NO_TEXT:
+        asking = spec.criterion if isinstance(spec, PruneSpec) else spec.method
+        raise DataError(f"'{asking}' needs a calibration text", hint="leave out --calibration, or name a text")
+    spec = fitting_chunks(spec, unpruned.model, note=watch.note)
+    found = _drawn(spec, unpruned, watch, suite, pools_folder, only_pools)
+    for warning in shared_with_evaluation(found, unpruned) if warn else ():
+        watch.note(f"note: {warning}")
+    return found
+
+
+def shared_with_evaluation(calibration: CalibrationSet, loaded: LoadedModel) -> list[str]:
+    """Return a warning for each text of ``regrow eval`` that also stands in a calibration set. Healing prompts are made
+    from the templates of the suite's questions, and disjoint from them by construction: only other texts are compared
+    with the questions."""
+    texts = evaluation_texts(questions=calibration.name != HEALING_POOLS)
+    return overlap_warnings(calibration, loaded.tokenizer, texts)
+
+
+def _drawn(
+    spec: PruneSpec | RepairSpec,
+    unpruned: LoadedModel,
+    watch: Watcher,
+    suite: str,
+    pools_folder: Path | None,
+    only_pools: Sequence[str] | None,
+) -> CalibrationSet:
     if spec.calibration != HEALING_POOLS:
         return load_calibration(
             spec.calibration,

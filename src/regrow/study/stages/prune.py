@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from regrow.criteria.merging import merge_blocks, merges_of
-from regrow.criteria.order import candidates, protected_blocks, removal_count
-from regrow.criteria.ranking import needs_text, score_blocks
+from regrow.criteria.order import protected_blocks, removal_count
+from regrow.criteria.ranking import check_request, needs_text, score_blocks
 from regrow.criteria.registry import CRITERIA
 from regrow.errors import ConfigError, ModelError
 from regrow.models.families import blocks_of
@@ -102,7 +102,8 @@ def refuse_early(spec: PruneSpec, blocks: int) -> None:
     if spec.blocks is not None:
         check_blocks(spec.blocks, blocks)
     elif spec.remove is not None:
-        candidates(spec.criterion, blocks, remove=removal_count(spec.remove, blocks), protect=spec.protect)
+        remove = removal_count(spec.remove, blocks)
+        check_request(spec.criterion, blocks, remove=remove, protect=spec.protect, contiguous=spec.contiguous)
 
 
 def _choose(

@@ -25,8 +25,7 @@ from regrow.records.results import LayerScores, provenance
 from regrow.records.similarity import SimilarityRecord
 from regrow.records.specs import PruneSpec
 from regrow.seeding import stream
-from regrow.study.stages.calibration import calibration_of
-from regrow.study.stages.text_checks import fitting_chunks, overlap_warnings
+from regrow.study.stages.calibration import calibration_of, shared_with_evaluation
 
 ALONE = "block-influence"
 SEARCHING = ("perplexity", "greedy-perplexity")
@@ -67,13 +66,9 @@ def rank_blocks(
     reading = [name for name in criteria if needs_text(name)]
     calibration = None
     if reading:
-        if spec.calibration == "none":
-            raise DataError(
-                f"the criterion '{reading[0]}' needs a calibration text", hint="leave out --calibration, or name a text"
-            )
-        fitting = fitting_chunks(spec, loaded.model, note=watch.note)
-        calibration = calibration_of(fitting, loaded, watch=watch, pools_folder=pools_folder)
-        warnings += overlap_warnings(calibration, loaded.tokenizer)
+        asking = spec.model_copy(update={"criterion": reading[0]})
+        calibration = calibration_of(asking, loaded, watch=watch, pools_folder=pools_folder, warn=False)
+        warnings += shared_with_evaluation(calibration, loaded)
     record = None
     readers = [name for name in criteria if reads_similarity(name)]
     if readers and calibration is not None:

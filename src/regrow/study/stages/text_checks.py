@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from regrow.capabilities.model_call import context_limit
 from regrow.capabilities.suites import suite
@@ -13,10 +13,8 @@ from regrow.data.text import bundled_text
 from regrow.errors import ModelError
 from regrow.records.specs import PruneSpec, RepairSpec
 
-S = TypeVar("S", PruneSpec, RepairSpec)
 
-
-def fitting_chunks(spec: S, model: Any, *, note: Callable[[str], None]) -> S:
+def fitting_chunks(spec: PruneSpec | RepairSpec, model: Any, *, note: Callable[[str], None]) -> PruneSpec | RepairSpec:
     """Return ``spec`` with chunks no longer than the model's context; ``note`` is told when that changes them.
 
     Models with learned positions (GPT-2) cannot read more. Raises ModelError when not even two tokens fit.
@@ -31,27 +29,27 @@ def fitting_chunks(spec: S, model: Any, *, note: Callable[[str], None]) -> S:
 
 
 def overlap_warnings(
-    calibration: CalibrationSet, tokenizer: Any, evaluated: Mapping[str, str | Iterable[str]] | None = None
+    calibration: CalibrationSet, tokenizer: Any, evaluated: Mapping[str, str | Iterable[str]]
 ) -> list[str]:
     """Return a warning for each text to be evaluated that also stands in the calibration set.
 
-    ``evaluated`` maps a name to text (default: what ``regrow eval`` reads, the bundled perplexity text and the
-    questions of the mini suite). Passages of 13 words count.
+    ``evaluated`` maps a name to text. Passages of 13 words count.
     """
-    texts = evaluation_texts() if evaluated is None else evaluated
     found = [
-        shared_with_calibration(calibration, tokenizer, text, evaluation_name=name) for name, text in texts.items()
+        shared_with_calibration(calibration, tokenizer, text, evaluation_name=name) for name, text in evaluated.items()
     ]
     return [f"{warning}; scores on it will look better than they are" for warning in found if warning]
 
 
-def evaluation_texts() -> dict[str, str | list[str]]:
-    """Return what ``regrow eval`` measures on, by name. Questions are without their few-shot examples, which healing
-    prompts share on purpose."""
-    questions = [
-        str(item.messages[-1]["content"])
-        for capability in suite("mini")
-        for split in ("dev", "test")
-        for item in capability.items(split)
-    ]
-    return {"the perplexity text": bundled_text(), "the questions of the mini suite": questions}
+def evaluation_texts(*, questions: bool = True) -> dict[str, str | list[str]]:
+    """Return what ``regrow eval`` measures on, by name: the perplexity text and the questions of the mini suite, these
+    without their few-shot examples, which healing prompts share on purpose."""
+    found: dict[str, str | list[str]] = {"the perplexity text": bundled_text()}
+    if questions:
+        found["the questions of the mini suite"] = [
+            str(item.messages[-1]["content"])
+            for capability in suite("mini")
+            for split in ("dev", "test")
+            for item in capability.items(split)
+        ]
+    return found
