@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+from regrow.capabilities.engines.contract import Engine
+from regrow.capabilities.evaluate import chosen_items
 from regrow.capabilities.evaluate import evaluate as measure
 from regrow.capabilities.suites import suite
 from regrow.data.chat import chat_format_of
+from regrow.data.text import open_text
 from regrow.errors import ConfigError, DataError, did_you_mean
 from regrow.models.families import blocks_of, parameter_count
 from regrow.models.identity import model_identity
@@ -17,6 +21,8 @@ from regrow.records.results import ItemScore, ModelCardFacts, RunRecord, Stage, 
 from regrow.records.specs import EvalSpec
 from regrow.records.store import RunFolder, read_evaluation
 from regrow.study.stages.chain import note_chat_format
+
+ENGINES = ("transformers", "vllm", "openai")
 
 
 def evaluate(
@@ -29,15 +35,27 @@ def evaluate(
     dtype: str = "auto",
     device: str = "auto",
     loaded: LoadedModel | None = None,
+    data: Path | None = None,
+    text: str | None = None,
+    engine: str = "transformers",
+    endpoint: str | None = None,
 ) -> tuple[RunRecord, list[ItemScore]]:
     """Return the record and the items of the evaluation in ``output``, measured now or found there.
 
-    A run that was stopped continues after its last finished capability. ``loaded`` saves loading a model that the
-    caller has in memory.
+    A run that was stopped goes on with the items that have no grade yet. ``loaded`` saves loading a model that the
+    caller has in memory. ``data``: local folder of the data sets (default: REGROW_DATA, else the hub); ``text``: what
+    perplexity is measured on, by reference (default: the bundled sample). ``engine`` writes the answers: transformers,
+    vllm, or openai with the ``endpoint``'s address and ``source`` the name of the model served there.
     """
-    chosen = chosen_capabilities(spec)
-    identity = model_identity(source)
-    asked = {"model_sha256": identity.sha256, "spec": spec.model_dump(mode="json"), "label": label, "dtype": dtype}
+    chosen = chosen_capabilities(spec, data)
+    remote = engine == "openai"
+    asked = {
+        "model_sha256": fingerprint([endpoint, source]) if remote else model_identity(source).sha256,
+        "spec": spec.model_dump(mode="json"),
+        "label": label,
+        "dtype": dtype,
+        **_asked_beside(chosen, spec, text, engine),
+    }
     folder = RunFolder(output)
     if folder.finished("evaluation", asked):
         try:
@@ -47,39 +65,102 @@ def evaluate(
         else:
             watch.note(f"'{output}' already holds this evaluation")
             return found
-    if loaded is None:
+    read = None if text is None or not spec.perplexity else open_text(text, data_dir=data).text()
+    writer = _engine(engine, endpoint, source, dtype)
+    if loaded is None and writer is None:
         watch.begin(f"loading {source}")
         loaded = load_model(source, dtype=dtype, device=device)
         watch.end(f"{len(blocks_of(loaded.model))} blocks")
-    note_chat_format(loaded, watch)
+    if loaded is not None:
+        note_chat_format(loaded, watch)
     with folder.claimed("evaluation", asked):
         before = folder.read_partial()
         if before:
             watch.note(f"{len(before)} items were already measured; the rest follows")
-        result = measure(loaded, chosen, spec, watch=watch, resume_from=before, on_finished=folder.write_partial)
+        result = measure(
+            loaded,
+            chosen,
+            spec,
+            engine=writer,
+            watch=watch,
+            resume_from=before,
+            on_finished=folder.write_partial,
+            on_part=folder.write_partial,
+            text=read,
+        )
+        stage: Stage = "unpruned" if loaded is None else stage_of(loaded)
         record = RunRecord(
-            label=label or stage_of(loaded),
-            stage=stage_of(loaded),
+            label=label or stage,
+            stage=stage,
             suite=spec.suite,
             split=spec.split,  # type: ignore[arg-type]
             seed=spec.seed,
-            model=card_facts(loaded),
+            model=served_facts(source, engine) if loaded is None else card_facts(loaded),
             measurements=result.measurements,
             cost=result.cost,
             spec_fingerprint=fingerprint(spec.model_dump(mode="json")),
             provenance=provenance(
-                {**asked, "source": source, "chat_format": chat_format_of(loaded.tokenizer)}, seed=spec.seed
+                {
+                    **asked,
+                    "source": source,
+                    **({"endpoint": endpoint} if endpoint else {}),
+                    **({"chat_format": chat_format_of(loaded.tokenizer)} if loaded is not None else {}),
+                },
+                seed=spec.seed,
             ),
         )
         folder.write_evaluation(record, result.items)
     return record, result.items
 
 
-def chosen_capabilities(spec: EvalSpec) -> list[Capability]:
+def _asked_beside(chosen: list[Capability], spec: EvalSpec, text: str | None, engine: str) -> dict[str, Any]:
+    """Return what else identifies a request. The embedded items are part of the program; others are told by content."""
+    beside: dict[str, Any] = {}
+    if spec.suite != "mini":
+        beside["items_sha256"] = fingerprint(
+            [
+                [item.capability, item.item_id, list(item.messages), item.gold, list(item.choices)]
+                for capability in chosen
+                for item in chosen_items(capability, spec.split, spec.items, spec.seed)  # type: ignore[arg-type]
+            ]
+        )
+    if text is not None:
+        beside["perplexity_text"] = text
+    if engine != "transformers":
+        beside["engine"] = engine
+    return beside
+
+
+def _engine(name: str, endpoint: str | None, source: str, dtype: str) -> Engine | None:
+    """Return the engine called ``name``; None for transformers, which needs the loaded model."""
+    if name not in ENGINES:
+        raise ConfigError(f"unknown engine '{name}'", hint=did_you_mean(name, ENGINES))
+    if (name == "openai") != (endpoint is not None):
+        raise ConfigError(
+            "the engine openai and the address of its endpoint belong together",
+            hint="--engine openai --endpoint http://localhost:8000/v1",
+        )
+    if name == "openai":
+        from regrow.capabilities.engines.endpoint import EndpointEngine
+
+        return EndpointEngine(str(endpoint), source)
+    if name == "vllm":
+        from regrow.capabilities.engines.vllm import VllmEngine
+
+        return VllmEngine(source, dtype=dtype)
+    return None
+
+
+def served_facts(source: str, engine: str) -> ModelCardFacts:
+    """Return what is known of a model that another program runs: its name."""
+    return ModelCardFacts(source=source, architecture=f"served ({engine})", blocks=0, parameters=0, dtype="unknown")
+
+
+def chosen_capabilities(spec: EvalSpec, data: Path | None = None) -> list[Capability]:
     """Return the capabilities of a suite that a spec asks for, in the suite's order. Unknown names are refused."""
     if spec.split not in ("dev", "test"):
         raise ConfigError(f"unknown split '{spec.split}'", hint=did_you_mean(spec.split, ["dev", "test"]))
-    there = suite(spec.suite)
+    there = suite(spec.suite, data=data)
     if spec.capabilities is None:
         return there
     names = [capability.name for capability in there]
