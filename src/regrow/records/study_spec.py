@@ -111,6 +111,7 @@ class StudySpec(Spec):
     capabilities: Names | None = None
     test_items: int | None = Field(default=None, gt=0)
     dev_items: int | None = Field(default=60, gt=0)
+    perplexity: bool = True
     pool_examples: int = Field(default=1_000, gt=0)
     repair: RepairSpec | None = None
     heal: dict[str, Any] = Field(default_factory=dict)
@@ -162,7 +163,11 @@ class StudySpec(Spec):
         """Return what an evaluation on a split measures; perplexity belongs to the test split."""
         items = self.dev_items if split == "dev" else self.test_items
         return EvalSpec(
-            suite=self.suite, capabilities=self.capabilities, split=split, items=items, perplexity=split == "test"
+            suite=self.suite,
+            capabilities=self.capabilities,
+            split=split,
+            items=items,
+            perplexity=self.perplexity and split == "test",
         )
 
     @property

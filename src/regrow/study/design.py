@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from regrow.errors import ConfigError, did_you_mean
 from regrow.planning.pilots import GENERAL, MIXTURE, PILOT_SCOPE, PilotRun
-from regrow.planning.registry import rule_named
+from regrow.planning.registry import canonical, rule_named
 from regrow.planning.rule import Design
 from regrow.planning.tokens import show_tokens
 from regrow.records.fingerprint import fingerprint
@@ -188,7 +188,8 @@ def _heals(
         placed = {"family": family, "stage": "healed", "budget": options.tokens, "seed": options.seed, **place}
         return Step("heal", family, title, request, {**start, **(evidence or {})}, placed)
 
-    needs = {name: rule_named(name).needs(design) for name in (*spec.rules, *(spec.sweep_rules if spec.sweep else ()))}
+    named = {name: _registered(name) for name in (*spec.rules, *(spec.sweep_rules if spec.sweep else ()))}
+    needs = {rule: rule_named(name).needs(design) for name, rule in named.items()}
     for rule, need in needs.items():
         _refuse_unserved(rule, need, spec)
         for run in need.pilots:
@@ -207,7 +208,8 @@ def _heals(
     budgets = [(tokens, spec.rules) for tokens in spec.budgets]
     budgets += [(tokens, spec.sweep_rules) for tokens in spec.sweep if tokens not in spec.budgets]
     for tokens, rules in budgets:
-        for rule in rules:
+        for name in rules:
+            rule = named[name]
             need = needs[rule]
             evidence = dict(told) if need.evaluations else {}
             evidence |= {f"pilot:{run.pool}:{run.tokens}:{run.scope}": pilots[run].id for run in need.pilots}
@@ -241,6 +243,12 @@ def _heals(
                 spec.healing(tokens, PILOT_SCOPE, seed),
                 "test",
             )
+
+
+def _registered(name: str) -> str:
+    """Return the registered name of a rule, with its number where it has one ("slowest-first(0.5)")."""
+    plain, bracket, rest = name.partition("(")
+    return canonical(plain) + bracket + rest
 
 
 def _refuse_unserved(rule: str, need: Any, spec: StudySpec) -> None:

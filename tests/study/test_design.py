@@ -1,0 +1,130 @@
+"""A spec becomes steps: the published counts, shared work once, ids that change with what shapes a result only."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from regrow.errors import ConfigError
+from regrow.planning.rule import STUDY_CAPABILITIES
+from regrow.records.study_spec import StudySpec, read_study_spec
+from regrow.studies import find_study, shipped
+from regrow.study.design import Step, planning_design, steps_of
+
+POOLS = (*STUDY_CAPABILITIES[:-1], "general")
+
+
+def steps(spec: StudySpec, identity: str = "sha") -> list[Step]:
+    design = planning_design(spec, STUDY_CAPABILITIES, POOLS)
+    return steps_of(spec, design, {family.name: identity + family.name for family in spec.families})
+
+
+def spec_of(**values: Any) -> StudySpec:
+    return StudySpec.model_validate(
+        {"name": "s", "families": [{"name": "a", "model": "m", "remove": 2}], "suite": "full", **values}
+    )
+
+
+def test_the_papers_study_has_the_published_runs() -> None:
+    made = steps(read_study_spec(shipped()["paper-llama"]))
+    pilots = [step for step in made if step.title.startswith("pilot")]
+    assert len(pilots) == 21
+    assert sum(step.request["heal"]["tokens"] for step in pilots) == 3_480_000
+    assert {step.request["heal"]["seed"] for step in pilots} == {42}
+    matched = [step for step in made if step.place and step.place.get("rule") == "token-matched"]
+    assert {step.request["heal"]["tokens"] for step in matched} == {4_480_000} and len(matched) == 3
+    main = Counter(
+        step.place["rule"]
+        for step in made
+        if step.place and step.place.get("budget") == 1_000_000 and step.place["scope"] == "all-lora"
+    )
+    assert main == {"uniform": 3, "damage-proportional": 3, "rah": 3, "rah-capped": 3, "slowest-first": 3}
+    scopes = {step.place["scope"] for step in made if step.place and step.place.get("rule") == "uniform"}
+    assert scopes == {"all-lora", "cut-lora", "last-k"}
+
+
+def test_every_shipped_study_reads_and_its_steps_come_after_what_they_read() -> None:
+    for name, file in shipped().items():
+        made = steps(read_study_spec(file))
+        seen: set[str] = set()
+        for step in made:
+            assert set(step.parents.values()) <= seen, (name, step.title)
+            assert step.id not in seen
+            seen.add(step.id)
+
+
+def test_an_id_changes_with_what_shapes_the_result_only() -> None:
+    ids = [step.id for step in steps(spec_of())]
+    same = [
+        spec_of(name="other"),
+        spec_of(engine={"name": "ray", "workers": 8}),
+        spec_of(keep_checkpoints=True),
+        spec_of(heal={"microbatch_tokens": 64, "checkpoint_every_seconds": 1}),
+    ]
+    for changed in same:
+        assert [step.id for step in steps(changed)] == ids
+    kept = {"unpruned, test split", "cut: 2 by block-influence"}
+    faster = steps(spec_of(heal={"learning_rate": 1e-3}))
+    assert {step.title for step in faster if step.id in ids} >= kept
+    assert not any(step.id in ids for step in faster if step.kind == "heal")
+    assert not set(ids) & {step.id for step in steps(spec_of(), identity="other")}
+
+
+def test_more_seeds_or_rules_keep_the_old_steps() -> None:
+    ids = {step.id for step in steps(spec_of(seeds=[0]))}
+    more = {step.id for step in steps(spec_of(seeds=[0, 1]))}
+    assert ids < more
+    rules = [*StudySpec.model_fields["rules"].default, "max-min"]
+    wider = steps(spec_of(seeds=[0], rules=rules))
+    assert ids < {step.id for step in wider}
+    assert "rah-max-min" in {step.place["rule"] for step in wider if step.place and "rule" in step.place}
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"families": [{"name": "a", "model": "m", "remove": 1}, {"name": "a", "model": "n", "remove": 1}]}, "two fam"),
+        ({"families": [{"name": "a", "model": "m"}]}, "either 'blocks' or 'remove'"),
+        ({"families": [{"name": "a b", "model": "m", "remove": 1}]}, "pattern"),
+        ({"families": []}, "at least 1"),
+        ({"seeds": [0, 0]}, "twice"),
+        ({"budgets": ["1X"]}, "not a number of tokens"),
+        ({"budgets": [0]}, "at least one token"),
+        ({"heal": {"tokens": 3}}, "set by the study"),
+        ({"heal": {"learning_rte": 3}}, "learning_rte"),
+        ({"engine": {"name": "kubernetes"}}, "engine"),
+        ({"sed": [1]}, "unknown key 'sed'"),
+    ],
+)
+def test_a_faulty_spec_is_refused(values: dict[str, Any], said: str, tmp_path: Path) -> None:
+    import yaml
+
+    file = tmp_path / "s.yaml"
+    file.write_text(yaml.safe_dump({"families": [{"name": "a", "model": "m", "remove": 2}], **values}))
+    with pytest.raises(ConfigError, match=said):
+        read_study_spec(file)
+
+
+def test_a_rule_without_its_pilots_is_refused() -> None:
+    with pytest.raises(ConfigError, match="needs 21 pilots, 2 evaluations, but the study has no 'pilots'"):
+        steps(spec_of(pilots=None, rules=["rah"]))
+    with pytest.raises(ConfigError, match="doremi"):
+        steps(spec_of(rules=["doremi"]))
+    with pytest.raises(ConfigError, match="unknown rule 'unifrom'"):
+        steps(spec_of(rules=["unifrom"]))
+
+
+def test_families_may_be_a_mapping(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text("families:\n  a: {model: m, remove: 2}\nbudgets: 60k\n")
+    spec = read_study_spec(tmp_path / "s.yaml")
+    assert spec.name == "s" and spec.families[0].name == "a" and spec.budgets == (60_000,)
+
+
+def test_a_study_is_found_by_name_or_path(tmp_path: Path) -> None:
+    assert find_study("smoke") == find_study("studies/smoke.yaml") == shipped()["smoke"]
+    with pytest.raises(ConfigError, match="no study 'smok'") as caught:
+        find_study("smok")
+    assert "did you mean 'smoke'" in (caught.value.hint or "")
