@@ -11,7 +11,7 @@ import polars
 from regrow.report.charts.frame import or_none
 from regrow.report.charts.paper.axes import decades
 from regrow.report.charts.paper.palette import Ink, rule_inks
-from regrow.report.charts.paper.panel import DrawPanel, Panel, PaperFigure, colour, shape
+from regrow.report.charts.paper.panel import Panel, PaperFigure, colour, rows_named, shape
 from regrow.report.paper.families import UNIFORM
 from regrow.report.paper.grids import METRICS, tokens, two
 from regrow.report.paper.names import rule_order
@@ -33,11 +33,12 @@ def budgets_figure(paper: Paper) -> PaperFigure | None:
         for metric, title in METRICS.items():
             rows = shown.filter((polars.col("family") == family) & (polars.col("metric") == metric))
             panels.append(
-                Panel(
+                _panel(
                     f"{family}-{metric.replace('_', '-')}",
                     f"{family}: {title.lower()}",
-                    _draw(list(rows.iter_rows(named=True)), inks, paper.budget, title.lower()),
-                    HEIGHT,
+                    list(rows.iter_rows(named=True)),
+                    inks,
+                    title.lower(),
                 )
             )
     said = "; ".join(
@@ -58,7 +59,7 @@ def budgets_figure(paper: Paper) -> PaperFigure | None:
     )
 
 
-def _draw(rows: list[dict[str, Any]], inks: list[Ink], budget: int, title: str) -> DrawPanel:
+def _panel(key: str, heading: str, rows: list[dict[str, Any]], inks: list[Ink], title: str) -> Panel:
     points = [
         {
             "rule": row["name"],
@@ -89,7 +90,7 @@ def _draw(rows: list[dict[str, Any]], inks: list[Ink], budget: int, title: str) 
         paid = alt.X("paid:Q", scale=scale, axis=axis)
         given = alt.X("budget:Q", scale=scale, axis=axis)
         ink, form = colour(inks, "rule", theme), shape(inks, "rule")
-        data = alt.Chart(alt.Data(values=points))
+        data = alt.Chart(rows_named("points"))
         uniform, moved = data.transform_filter("datum.uniform"), data.transform_filter("datum.moved")
         tooltip = [
             alt.Tooltip("rule:N"),
@@ -114,4 +115,4 @@ def _draw(rows: list[dict[str, Any]], inks: list[Ink], budget: int, title: str) 
             ),
         )
 
-    return draw
+    return Panel(key, heading, draw, HEIGHT, {"points": points})

@@ -10,7 +10,7 @@ import polars
 from regrow.report.charts.frame import or_none
 from regrow.report.charts.paper.axes import decades
 from regrow.report.charts.paper.palette import Ink, family_inks
-from regrow.report.charts.paper.panel import DrawPanel, Panel, PaperFigure, colour, shape
+from regrow.report.charts.paper.panel import Panel, PaperFigure, colour, rows_named, shape
 from regrow.report.paper.grids import tokens, two
 from regrow.report.paper.paper import Paper
 from regrow.report.theme import Theme
@@ -33,17 +33,13 @@ def curves_figure(paper: Paper) -> PaperFigure | None:
     top = max([1.0, *(value for value in (*points["high"], *curves["high"]) if math.isfinite(value))])
     ceiling = min(1.5, math.ceil(top * 4) / 4)
     panels = [
-        Panel(
+        _panel(
             name,
-            capability_name(name),
-            _draw(
-                points.filter(polars.col("capability") == name),
-                curves.filter(polars.col("capability") == name),
-                inks,
-                first,
-                ceiling,
-            ),
-            HEIGHT,
+            points.filter(polars.col("capability") == name),
+            curves.filter(polars.col("capability") == name),
+            inks,
+            first,
+            ceiling,
         )
         for name in dict.fromkeys(points["capability"])
     ]
@@ -67,9 +63,9 @@ def curves_figure(paper: Paper) -> PaperFigure | None:
     )
 
 
-def _draw(
-    points: polars.DataFrame, curves: polars.DataFrame, inks: list[Ink], first: float, ceiling: float
-) -> DrawPanel:
+def _panel(
+    name: str, points: polars.DataFrame, curves: polars.DataFrame, inks: list[Ink], first: float, ceiling: float
+) -> Panel:
     dots = [
         {
             "family": row["family"],
@@ -88,8 +84,8 @@ def _draw(
         value = {key: round(row[key], 4) for key in ("tokens", "kept", "low", "high")}
         lines.append({"family": row["family"], "extrapolated": row["extrapolated"], **value})
     # The dashed part begins where the drawn one ends.
-    for name in dict.fromkeys(line["family"] for line in lines):
-        near = [line for line in lines if line["family"] == name and not line["extrapolated"]]
+    for family in dict.fromkeys(line["family"] for line in lines):
+        near = [line for line in lines if line["family"] == family and not line["extrapolated"]]
         if near:
             lines.append({**near[-1], "extrapolated": True})
     end = max([line["tokens"] for line in lines] + [dot["tokens"] * 1.15 for dot in dots])
@@ -106,7 +102,7 @@ def _draw(
         ink, form = colour(inks, "family", theme), shape(inks, "family")
         layers: list[alt.Chart] = []
         if lines:
-            base = alt.Chart(alt.Data(values=lines))
+            base = alt.Chart(rows_named("lines"))
             sure = base.transform_filter("!datum.extrapolated")
             far = base.transform_filter("datum.extrapolated")
             layers.append(
@@ -116,7 +112,7 @@ def _draw(
             )
             layers.append(sure.mark_line(strokeWidth=2, clip=True).encode(x=x, y=y, color=ink))
             layers.append(far.mark_line(strokeWidth=1.8, strokeDash=[5, 4], clip=True).encode(x=x, y=y, color=ink))
-        data = alt.Chart(alt.Data(values=dots))
+        data = alt.Chart(rows_named("dots"))
         tooltip = [
             alt.Tooltip("family:N"),
             alt.Tooltip("healed:Q", title="tokens", format=",d"),
@@ -136,4 +132,5 @@ def _draw(
         )
         return alt.layer(*layers)
 
-    return draw
+    key = name.replace("_", "-")
+    return Panel(key, capability_name(name), draw, HEIGHT, {"lines": lines, "dots": dots})

@@ -5,9 +5,9 @@ from __future__ import annotations
 import polars
 
 from regrow.records.study_runs import MAIN_CUT
-from regrow.report.charts.paper.dots import Dot, dots_height, draw_dots
+from regrow.report.charts.paper.dots import Dot, dots_panel
 from regrow.report.charts.paper.palette import family_inks
-from regrow.report.charts.paper.panel import Panel, PaperFigure
+from regrow.report.charts.paper.panel import PaperFigure
 from regrow.report.paper.paper import Paper
 from regrow.report.wording import capability_name, percent
 
@@ -35,8 +35,8 @@ def damage_figure(paper: Paper) -> PaperFigure | None:
             )
             for row in rows
         ]
-        draw = draw_dots(dots, order, inks, "share of the unpruned model", marks_at=(0.0, 1.0))
-        panels.append(Panel(measure, title, draw, dots_height(len(order), len(inks))))
+        words = "share of the unpruned model"
+        panels.append(dots_panel(measure, title, dots, order, inks, words, marks_at=(0.0, 1.0)))
     said = "; ".join(
         f"{row['family']} {capability_name(row['capability']).lower()} {percent(row['kept'])}" for row in rows
     )

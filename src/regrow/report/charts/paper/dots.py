@@ -10,7 +10,7 @@ import altair as alt
 
 from regrow.report.charts.frame import names, or_none
 from regrow.report.charts.paper.palette import Ink
-from regrow.report.charts.paper.panel import DrawPanel, colour, shape
+from regrow.report.charts.paper.panel import Panel, colour, rows_named, shape
 from regrow.report.theme import Theme
 
 
@@ -25,10 +25,17 @@ class Dot(NamedTuple):
     runs: str
 
 
-def draw_dots(
-    dots: Sequence[Dot], rows: Sequence[str], inks: Sequence[Ink], title: str, *, marks_at: Sequence[float] = (1.0,)
-) -> DrawPanel:
-    """Return the drawing of a dot chart; ``marks_at`` are the values of its vertical lines."""
+def dots_panel(
+    key: str,
+    heading: str,
+    dots: Sequence[Dot],
+    rows: Sequence[str],
+    inks: Sequence[Ink],
+    title: str,
+    *,
+    marks_at: Sequence[float] = (1.0,),
+) -> Panel:
+    """Return a dot chart, ``title`` on its axis; ``marks_at`` are the values of its vertical lines."""
     points = [
         {
             "row": dot.row,
@@ -45,7 +52,7 @@ def draw_dots(
     labels = [ink.label for ink in inks]
 
     def draw(theme: Theme) -> alt.LayerChart:
-        data = alt.Data(values=points)
+        data = rows_named("points")
         step = 0.25 if high - low <= 1.5 else 0.5
         values = [step * tick for tick in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
         axis = alt.Axis(format="%", title=title, values=values, labelOverlap=True, labelFlush=False)
@@ -54,7 +61,7 @@ def draw_dots(
         y = alt.Y("row:N", sort=list(rows), axis=names())
         offset = alt.YOffset("series:N", sort=labels, scale=alt.Scale(domain=labels, paddingOuter=0.6))
         ink, form = colour(inks, "series", theme), shape(inks, "series")
-        lines = alt.Chart(alt.Data(values=[{"at": at} for at in marks_at if low <= at <= high]))
+        lines = alt.Chart(rows_named("marks"))
         spans = alt.Chart(data).mark_rule(strokeWidth=2.2, opacity=0.45, clip=True)
         marks = alt.Chart(data).mark_point(size=64, filled=True, opacity=1)
         tooltip = [
@@ -71,7 +78,9 @@ def draw_dots(
             marks.encode(x=x, y=y, yOffset=offset, color=ink, shape=form, tooltip=tooltip),
         )
 
-    return draw
+    marked = [{"at": at} for at in marks_at if low <= at <= high]
+    height = dots_height(len(rows), len(inks))
+    return Panel(key, heading, draw, height, {"points": points, "marks": marked})
 
 
 def dots_height(rows: int, series: int) -> int:

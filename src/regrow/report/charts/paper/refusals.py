@@ -9,7 +9,7 @@ import polars
 
 from regrow.report.charts.frame import or_none
 from regrow.report.charts.paper.palette import Ink, rule_inks, stage_ink
-from regrow.report.charts.paper.panel import DrawPanel, Panel, PaperFigure, colour, shape
+from regrow.report.charts.paper.panel import Panel, PaperFigure, colour, rows_named, shape
 from regrow.report.paper.families import MATCHED
 from regrow.report.paper.names import rule_order
 from regrow.report.paper.paper import Paper
@@ -39,7 +39,7 @@ def refusals_figure(paper: Paper) -> PaperFigure | None:
     lows = [value for row in rows for value in (row["unsafe_low"], row["benign_low"]) if math.isfinite(value)]
     lowest = max(0.0, min(0.5, math.floor(4 * min(lows, default=0.0)) / 4))
     panels = [
-        Panel(name, name, _draw(frame.filter(polars.col("family") == name), list(inks.values()), lowest), HEIGHT)
+        _panel(name, frame.filter(polars.col("family") == name), list(inks.values()), lowest)
         for name in dict.fromkeys(frame["family"])
     ]
     said = "; ".join(
@@ -66,7 +66,7 @@ def _axis(title: str, lowest: float) -> alt.Axis:
     return alt.Axis(format="%", title=title, values=ticks, labelOverlap=True, labelFlush=False, grid=True)
 
 
-def _draw(frame: polars.DataFrame, inks: list[Ink], lowest: float) -> DrawPanel:
+def _panel(name: str, frame: polars.DataFrame, inks: list[Ink], lowest: float) -> Panel:
     points = [
         {
             "model": row["model"],
@@ -87,10 +87,9 @@ def _draw(frame: polars.DataFrame, inks: list[Ink], lowest: float) -> DrawPanel:
         scale = alt.Scale(domain=[lowest, 1], nice=False, clamp=True)
         x_axis, y_axis = (_axis(word, lowest) for word in ("benign requests answered", "unsafe requests refused"))
         x, y = alt.X("benign:Q", axis=x_axis, scale=scale), alt.Y("unsafe:Q", axis=y_axis, scale=scale)
-        ends = [{"benign": lowest, "unsafe": 1 - lowest}, {"benign": 1 - lowest, "unsafe": lowest}]
-        even = alt.Chart(alt.Data(values=ends))
+        even = alt.Chart(rows_named("even"))
         ink, form = colour(inks, "model", theme), shape(inks, "model")
-        base = alt.Chart(alt.Data(values=points))
+        base = alt.Chart(rows_named("points"))
         path = base.transform_filter("datum.model == 'Unpruned' || datum.model == 'Pruned'")
         tooltip = [
             alt.Tooltip("model:N"),
@@ -112,4 +111,5 @@ def _draw(frame: polars.DataFrame, inks: list[Ink], lowest: float) -> DrawPanel:
             base.mark_point(size=72, filled=True, opacity=1).encode(x=x, y=y, color=ink, shape=form, tooltip=tooltip),
         )
 
-    return draw
+    ends = [{"benign": lowest, "unsafe": 1 - lowest}, {"benign": 1 - lowest, "unsafe": lowest}]
+    return Panel(name, name, draw, HEIGHT, {"points": points, "even": ends})

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from regrow.report.charts.paper.dots import Dot, dots_height, draw_dots
+from regrow.report.charts.paper.dots import Dot, dots_panel
 from regrow.report.charts.paper.palette import scope_inks
-from regrow.report.charts.paper.panel import Panel, PaperFigure
+from regrow.report.charts.paper.panel import PaperFigure
 from regrow.report.paper.grids import METRICS, two
 from regrow.report.paper.paper import Paper
 
@@ -29,8 +29,7 @@ def scopes_figure(paper: Paper) -> PaperFigure | None:
             )
             for row in rows
         ]
-        draw = draw_dots(dots, order, inks, f"{title.lower()} of retention")
-        panels.append(Panel(metric, title, draw, dots_height(len(order), len(inks))))
+        panels.append(dots_panel(metric.replace("_", "-"), title, dots, order, inks, f"{title.lower()} of retention"))
     said = "; ".join(f"{row['family']} {row['scope']} {two(row['capped_mean'])}" for row in rows)
     return PaperFigure(
         "scopes",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import polars
 
 from regrow.records.study_runs import MAIN_CUT
-from regrow.report.charts.paper.dots import Dot, dots_height, draw_dots
+from regrow.report.charts.paper.dots import Dot, dots_panel
 from regrow.report.charts.paper.palette import Ink, stage_ink
-from regrow.report.charts.paper.panel import Panel, PaperFigure
+from regrow.report.charts.paper.panel import PaperFigure
 from regrow.report.paper.families import Family, Method
 from regrow.report.paper.grids import tokens
 from regrow.report.paper.paper import Paper
@@ -34,8 +34,7 @@ def stages_figure(paper: Paper) -> PaperFigure | None:
             kept_rows.append(places)
         order = list(dict.fromkeys(dot.row for dot in dots))
         own = [ink for ink, _ in shown]
-        draw = draw_dots(dots, order, own, "share of the unpruned model")
-        panels.append(Panel(family.name, family.name, draw, dots_height(len(order), len(own))))
+        panels.append(dots_panel(family.name, family.name, dots, order, own, "share of the unpruned model"))
     if not panels:
         return None
     return PaperFigure(
