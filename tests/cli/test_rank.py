@@ -129,6 +129,20 @@ def test_counts_and_block_lists_that_make_no_sense(tiny_folder: Any, refused: An
     refused("no similarity matrix to draw", "rank", folder, "--criterion", "wrp", "--picture", "a.svg")
 
 
+def test_the_last_block_may_be_protected_by_its_index_from_the_end(tiny_folder: Any, regrow: Any) -> None:
+    words = ("rank", tiny_folder("llama"), "--criterion", "reverse-order", "--remove", "2", "--json", "-q")
+    assert json.loads(regrow(*words)[1])["answers"][0]["removed"] == [4, 5]
+    assert json.loads(regrow(*words, "--protect", "0,-1")[1])["answers"][0]["removed"] == [3, 4]
+
+
+def test_a_guided_choice_needs_a_capability_that_is_answered_right(tiny_folder: Any, refused: Any) -> None:
+    folder = tiny_folder("llama")
+    refused("'knowledge' is not answered by text", "rank", folder, "--for", "knowledge")
+    refused("does not measure", "rank", folder, "--for", "general")
+    refused("answers none of 2 dev items of 'math' right", "rank", folder, "--for", "math", "--for-items", "2")
+    refused("--for-items must be at least 1", "rank", folder, "--for", "math", "--for-items", "0")
+
+
 def test_texts_that_cannot_be_read(tiny_folder: Any, refused: Any) -> None:
     folder = tiny_folder("llama")
     Path("short.txt").write_text("Too short.")

@@ -33,6 +33,7 @@ def test_every_plain_count_is_itself(count: int) -> None:
 def test_blocks() -> None:
     assert parse_blocks("13,14") == (13, 14)
     assert parse_blocks("12-14, 20") == (12, 13, 14, 20)
+    assert parse_blocks("0,-1,2-3", from_the_end=True) == (0, -1, 2, 3)
     for text in ("", "a", "3-1", "1,,2", "-1"):
         with pytest.raises(ConfigError):
             parse_blocks(text)

@@ -17,7 +17,7 @@ def prune(
     remove: Annotated[str | None, Parameter(help="How many blocks: a count (2) or a share (25%).")] = None,
     blocks: Annotated[str | None, Parameter(help="Which blocks instead, 0-based: 13,14 or 12-15.")] = None,
     criterion: Annotated[str | None, Parameter(help="See `regrow ls criteria`. Default: block-influence.")] = None,
-    protect: Annotated[str | None, Parameter(help="Blocks never removed. Default: 0.")] = None,
+    protect: Annotated[str | None, Parameter(help="Blocks never removed; -1 is the last. Default: 0.")] = None,
     contiguous: Annotated[bool | None, Parameter(help="Remove one unbroken span.")] = None,
     calibration: Calibration = None,
     calibration_tokens: Annotated[str | None, Parameter(help="Tokens the criterion reads. Default: 16k.")] = None,
@@ -49,7 +49,7 @@ def prune(
         "remove": remove,
         "blocks": parse_blocks(blocks) if blocks is not None else None,
         "criterion": criterion,
-        "protect": parse_blocks(protect, option="--protect") if protect is not None else None,
+        "protect": parse_blocks(protect, option="--protect", from_the_end=True) if protect is not None else None,
         "contiguous": contiguous,
         "calibration": calibration,
         "calibration_tokens": parse_tokens(calibration_tokens, option="--calibration-tokens")

@@ -24,7 +24,7 @@ def rank(
         str | None, Parameter(name="--for", help="Also search the cut that hurts these capabilities least.")
     ] = None,
     for_items: Annotated[int, Parameter(help="Dev items of each that the model answers for it.")] = 24,
-    protect: Annotated[str | None, Parameter(help="Blocks never removed. Default: 0.")] = None,
+    protect: Annotated[str | None, Parameter(help="Blocks never removed; -1 is the last. Default: 0.")] = None,
     contiguous: Annotated[bool | None, Parameter(help="Remove one unbroken span.")] = None,
     calibration: Calibration = None,
     calibration_tokens: Annotated[str | None, Parameter(help="Tokens the criteria read. Default: 16k.")] = None,
@@ -73,7 +73,7 @@ def rank(
         raise ConfigError(f"a picture cannot be written as '{picture.name}'", hint="name a .png, .svg or .pdf file")
     given = {
         "remove": remove,
-        "protect": parse_blocks(protect, option="--protect") if protect is not None else None,
+        "protect": parse_blocks(protect, option="--protect", from_the_end=True) if protect is not None else None,
         "contiguous": contiguous,
         "calibration": calibration,
         "calibration_tokens": parse_tokens(calibration_tokens, option="--calibration-tokens")

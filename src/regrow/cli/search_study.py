@@ -32,7 +32,7 @@ def search_study(
     budget: Annotated[
         float | None, Parameter(help="Forward passes over its text that one search may spend. Default: one per block.")
     ] = None,
-    protect: Annotated[str | None, Parameter(help="Blocks never removed. Default: 0.")] = None,
+    protect: Annotated[str | None, Parameter(help="Blocks never removed; -1 is the last. Default: 0.")] = None,
     common: Annotated[
         str | None, Parameter(help="Text that compares the cuts; no search sees it. Default: bundled-evaluation.")
     ] = None,
@@ -67,7 +67,7 @@ def search_study(
 
     given: dict[str, Any] = {
         "remove": remove,
-        "protect": parse_blocks(protect, option="--protect") if protect is not None else None,
+        "protect": parse_blocks(protect, option="--protect", from_the_end=True) if protect is not None else None,
         "texts": text,
         "samples": _counts(samples, "--samples"),
         "chunk_tokens": _counts(chunk_tokens, "--chunk-tokens"),

@@ -31,10 +31,13 @@ def parse_tokens(text: str, *, option: str) -> int:
     return count
 
 
-def parse_blocks(text: str, *, option: str = "--blocks") -> tuple[int, ...]:
-    """Return 0-based block indices from "13,14" or "12-15,20", in the order given."""
+def parse_blocks(text: str, *, option: str = "--blocks", from_the_end: bool = False) -> tuple[int, ...]:
+    """Return 0-based block indices from "13,14" or "12-15,20", in the order given; ``from_the_end`` allows "-1"."""
     found: list[int] = []
     for part in text.replace(" ", "").split(","):
+        if from_the_end and re.fullmatch(r"-[0-9]{1,4}", part):
+            found.append(int(part))
+            continue
         span = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", part)
         if not span:
             raise ConfigError(

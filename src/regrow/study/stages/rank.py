@@ -9,7 +9,7 @@ from typing import Any
 from regrow.capabilities.evaluate import chosen_items
 from regrow.capabilities.suites import suite
 from regrow.capabilities.teacher import build_pool
-from regrow.criteria.guided import guided_choice
+from regrow.criteria.guided import Examples, guided_choice
 from regrow.criteria.objective import Objective, text_batches
 from regrow.criteria.order import removal_count
 from regrow.criteria.ranking import check_request, needs_text, rank, reads_similarity
@@ -63,6 +63,7 @@ def rank_blocks(
     watch.end(f"{count} blocks")
     remove = removal_count(spec.remove if spec.remove is not None else 2, count)
     criteria, warnings = _able(criteria, count, remove, spec, leave_out)
+    guides = [(capability, _right_answers(loaded, capability, guiding_items, spec, watch)) for capability in guiding]
     reading = [name for name in criteria if needs_text(name)]
     calibration = None
     if reading:
@@ -82,7 +83,7 @@ def rank_blocks(
         )
         watch.end()
     answers = _answers(loaded, criteria, calibration, record, spec, remove, watch)
-    answers += [_guided(loaded, capability, guiding_items, spec, remove, watch) for capability in guiding]
+    answers += [_guided(loaded, capability, examples, spec, remove, watch) for capability, examples in guides]
     found = Ranking(
         model=source,
         blocks=count,
@@ -173,20 +174,25 @@ def _guide(suite_name: str, name: str) -> Capability:
     return capability
 
 
-def _guided(
-    loaded: LoadedModel, capability: Capability, items: int, spec: PruneSpec, remove: int, watch: Watcher
-) -> LayerScores:
+def _right_answers(
+    loaded: LoadedModel, capability: Capability, items: int, spec: PruneSpec, watch: Watcher
+) -> Examples:
     shown = capability.name.replace("_", " ")
     watch.begin(f"answering dev items of {shown}")
     pool = build_pool(loaded, capability, chosen_items(capability, "dev", items, spec.seed), watch=watch)
-    examples: list[tuple[Sequence[int], Sequence[int]]]
-    examples = [(entry.prompt_ids, entry.response_ids) for entry in pool.examples]
-    watch.end(f"{len(examples)} right answers")
-    if not examples:
+    watch.end(f"{len(pool.examples)} right answers")
+    if not pool.examples:
         raise DataError(
             f"the model answers none of {items} dev items of '{capability.name}' right",
             hint="choose another capability with --for, or more items with --for-items",
         )
+    return [(entry.prompt_ids, entry.response_ids) for entry in pool.examples]
+
+
+def _guided(
+    loaded: LoadedModel, capability: Capability, examples: Examples, spec: PruneSpec, remove: int, watch: Watcher
+) -> LayerScores:
+    shown = capability.name.replace("_", " ")
     blocks = len(blocks_of(loaded.model))
     # The last round scores the blocks around the cut that was found.
     watch.begin(f"searching the cut that hurts {shown} least", _most_passes(blocks, remove + 1), "block passes at most")
