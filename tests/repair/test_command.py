@@ -99,7 +99,10 @@ def test_one_checkpoint_per_method_and_a_second_run_fits_nothing(
 def test_a_method_alone_leaves_the_checkpoint_it_leaves_beside_others(
     cut: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run(capsys, "repair", cut, "--method", "lra", "-o", tmp_path / "alone", *SMALL)
+    _, out, _ = run(capsys, "repair", cut, "--method", "lra", "-o", tmp_path / "alone", "--json", *SMALL)
+    said = json.loads(out)
+    assert said["output"] == str(tmp_path / "alone") and said["bridges"][0]["method"] == "lra"
+    assert said["table"]["rows"][0]["perplexity"] == said["steps"][-1]["outcome"]["perplexity"]
     run(capsys, "repair", cut, "--method", "lra,fold", "-o", tmp_path / "both", *SMALL)
     alone, both = (load_model(tmp_path / name, device="cpu").model for name in ("alone", "both/lra"))
     for mine, theirs in zip(alone.parameters(), both.parameters(), strict=True):

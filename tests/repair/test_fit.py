@@ -17,7 +17,7 @@ from regrow.models.load import load_model
 from regrow.models.save import save_checkpoint
 from regrow.records.checkpoint import CheckpointFacts
 from regrow.records.specs import RepairSpec
-from regrow.repair.fit import fit_many, fit_repair
+from regrow.repair.fit import fit_many, fit_possible, fit_repair
 from tests.conftest import TINY_FAMILIES
 from tests.repair.helpers import WIDTH, calibration_set, pair
 
@@ -172,6 +172,11 @@ def test_fitting_together_equals_fitting_alone() -> None:
         RepairSpec(method="ridge-patch", rows="inverse-norm"),
         RepairSpec(method="generic-affine", rank=6, rank_weighting="activations"),
         RepairSpec(sequential=True),
+        # These set tokens aside for their ridge, which must not take them from the others.
+        RepairSpec(method="fold"),
+        RepairSpec(ridge_choice="held-out"),
+        RepairSpec(method="linear-patch"),
+        RepairSpec(method="replace-me"),
     ]
     unpruned, pruned = pair([1, 2, 4])
     calibration = calibration_set()
@@ -201,6 +206,19 @@ def test_removed_blocks_come_from_the_facts() -> None:
     unpruned, pruned = pair([2])
     pruned.facts = CheckpointFacts(source="tiny", unpruned_blocks=6, removed_blocks=(2,))
     assert fit_repair(unpruned, pruned, calibration_set(), RepairSpec()).row.cuts[0].blocks == (2,)
+
+
+def test_what_one_method_cannot_do_does_not_keep_the_others_from_it() -> None:
+    unpruned, pruned = pair([0])
+    specs = [RepairSpec(), RepairSpec(method="fold"), RepairSpec(rank=WIDTH + 1), RepairSpec(method="ghost")]
+    found, table = fit_possible(unpruned, pruned, calibration_set(), specs, removed=[0])
+    assert [isinstance(one, ModelError) for one in found] == [False, True, True, False]
+    assert [row.method for row in table.rows] == ["lra", "ghost"]
+    assert bridges_of(pruned.model) == []
+    # Too few tokens show only once they are read.
+    few = calibration_set(rows=2, tokens=20)
+    found, table = fit_possible(unpruned, pruned, few, [EXACT, RepairSpec()], removed=[0])
+    assert isinstance(found[0], DataError) and len(table.rows) == 1
 
 
 class TestRefusals:

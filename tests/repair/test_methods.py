@@ -33,12 +33,11 @@ from regrow.repair.reservoir import Reservoir
 from regrow.repair.signals import stream
 from regrow.repair.solve import least_squares
 from regrow.repair.sums import NormalSums
-from tests.conftest import tiny_model, tiny_tokenizer
+from tests.conftest import tiny_model
 from tests.repair.helpers import WIDTH, calibration_set, pair
 
 FOLDABLE = ["llama", "qwen3", "mistral", "smollm3", "phi3", "gpt_neox", "gpt2"]
 POST_NORM = ["gemma2", "gemma3", "olmo2"]
-PORTABLE = [entry.name for entry in REPAIRS if dict(entry.facts)["portable"] == "yes"]
 
 
 def streams(model: Any, ids: torch.Tensor) -> dict[int, torch.Tensor]:
@@ -411,32 +410,6 @@ class TestStreamlineBlock:
         unpruned, pruned = pair([2])
         with pytest.raises(ConfigError, match="every run is a single block"):
             fit_repair(unpruned, pruned, calibration_set(), RepairSpec(method="streamline-block"), removed=[2])
-
-
-class TestPortable:
-    @pytest.mark.parametrize("name", PORTABLE)
-    def test_it_loads_in_a_process_without_regrow(self, name: str, tmp_path: Path) -> None:
-        unpruned, pruned = pair([2, 3])
-        result = fit_repair(unpruned, pruned, calibration_set(), RepairSpec(method=name), removed=[2, 3])
-        assert result.row.portable and result.bridges == () and result.row.flops_per_token == 0
-        facts = CheckpointFacts(source="tiny", unpruned_blocks=6, removed_blocks=result.removed_blocks)
-        save_checkpoint(LoadedModel(pruned.model, tiny_tokenizer(), "tiny"), tmp_path / "out", facts)
-        code = """
-import sys, torch
-from transformers import AutoModelForCausalLM
-model = AutoModelForCausalLM.from_pretrained(sys.argv[1])
-torch.save(model(torch.arange(3, 40)[None]).logits, sys.argv[2])
-print('regrow' in sys.modules)
-"""
-        target = tmp_path / "logits.pt"
-        done = subprocess.run(
-            [sys.executable, "-c", code, str(tmp_path / "out"), str(target)],
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-        assert done.stdout.strip() == "False", done.stderr
-        assert torch.equal(torch.load(target), pruned.model(torch.arange(3, 40)[None]).logits)
 
 
 def test_the_list_of_repairs_is_told_without_torch() -> None:

@@ -118,8 +118,13 @@ def repair(
         card=model_card,
     )
     if json:
-        places = {label: str(place) for label, place in done.saved.items()}
-        print_json({"saved": places, "refused": done.refused, **done.table.model_dump(mode="json")})
+        table = done.table.model_dump(mode="json")
+        if output is not None and list(done.saved.values()) == [output]:
+            (facts,) = done.facts.values()
+            print_json({"output": str(output), **facts.model_dump(mode="json"), "table": table})
+        else:
+            places = {label: str(place) for label, place in done.saved.items()}
+            print_json({"saved": places, "refused": done.refused, **table})
         return
     from regrow.cli.repair_text import repair_lines
 
