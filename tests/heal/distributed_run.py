@@ -1,4 +1,4 @@
-"""A small healing run for torchrun: `torchrun --nproc-per-node 2 -m tests.heal.distributed_run FOLDER SCOPE TOKENS STOP`."""
+"""A small healing run: `torchrun --nproc-per-node 2 -m tests.heal.distributed_run FOLDER SCOPE TOKENS STOP`."""
 
 from __future__ import annotations
 

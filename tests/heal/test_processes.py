@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def start(folder: Path, scope: str, *, stop: int = 0) -> subprocess.CompletedProcess[str]:
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     program = ["-m", "tests.heal.distributed_run", str(folder), scope, "2000", str(stop)]
     return subprocess.run([*launcher, *program], cwd=ROOT, capture_output=True, text=True)
 

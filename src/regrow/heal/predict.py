@@ -66,10 +66,9 @@ def predicted_update_bytes(
     maker: GradientMaker, plan: HealPlan, model: nn.Module, weights: Iterable[nn.Parameter]
 ) -> int:
     """Return how much memory an update will take beyond what is in use now: gradients, moments, and the activations and
-    logits of the plan's largest micro-batch, scaled up from those of a few sequences."""
+    logits of the plan's largest micro-batch, scaled up from those of a few sequences. ``maker`` must be ready."""
     batch, reused = maker.microbatches(plan.update(0)[:SAMPLED_SEQUENCES])[0]
-    with maker.ready():
-        kept = kept_bytes(lambda: maker.loss_of(0, 0, batch, 1, reused)[0], model.parameters())
+    kept = kept_bytes(lambda: maker.loss_of(0, 0, batch, 1, reused)[0], model.parameters())
     largest, responses = 0, 0
     for part in _all_microbatches(maker, plan):
         largest = max(largest, part.computed_tokens)

@@ -153,6 +153,13 @@ def local_rank() -> int:
     return int(os.environ.get("LOCAL_RANK", "0"))
 
 
+def device_of_process(asked: str) -> str:
+    """Return the device that "auto" means for this process: with several of them, the CUDA device of its number."""
+    if asked != "auto" or asked_for() <= 1 or not torch.cuda.is_available():
+        return asked
+    return f"cuda:{local_rank() % torch.cuda.device_count()}"
+
+
 def _device_of_group() -> torch.device:
     if torch.distributed.get_backend() == "nccl":
         return torch.device("cuda", torch.cuda.current_device())

@@ -15,6 +15,7 @@ from torch import nn
 
 from regrow.errors import ConfigError
 from regrow.heal.adapter import adapter_parameters, put_adapter
+from regrow.heal.quantized import STORED, QuantizedBase
 from regrow.heal.registry import SCOPES as SCOPES
 from regrow.heal.targets import block_linears
 from regrow.models.bridges import bridges_of
@@ -25,16 +26,20 @@ from regrow.records.specs import HealSpec
 
 @dataclass
 class Trained:
-    """The weights that a scope trains, by name (float32 masters). ``adapter`` is the PEFT model of a LoRA scope;
-    ``stored`` the dtype that a weight of the model had before it became a master."""
+    """The weights that a scope trains, by name (float32 masters). ``adapter`` is the PEFT model of a LoRA scope,
+    ``quantized`` its base where that is held in four bits; ``stored`` the dtype that a weight of the model had before
+    it became a master."""
 
     parameters: dict[str, nn.Parameter]
     adapter: Any | None = None
+    quantized: QuantizedBase | None = None
     stored: dict[str, torch.dtype] = field(default_factory=dict)
 
     def settle(self) -> None:
         """Make the training part of the model: merge the adapter, or give the masters their stored dtype."""
-        if self.adapter is not None:
+        if self.adapter is not None and self.quantized is not None:
+            self.quantized.merge(self.adapter)
+        elif self.adapter is not None:
             self.adapter.merge_and_unload()
         self._store()
 
@@ -43,6 +48,8 @@ class Trained:
         trained in place keep what they learned."""
         if self.adapter is not None:
             self.adapter.unload()
+        if self.quantized is not None:
+            self.quantized.give_back()
         self._store()
 
     def _store(self) -> None:
@@ -141,8 +148,9 @@ def _lora(loaded: LoadedModel, spec: HealSpec, blocks: Sequence[int] | None) -> 
             f"the scope '{spec.scope}' finds no linear layer in {block_path(loaded.model)} of '{loaded.source}'",
             hint="use --scope full or --scope last-k",
         )
+    quantized = None if spec.base_format == STORED else QuantizedBase(loaded, names, spec)
     adapter = put_adapter(loaded, names, spec)
-    return Trained(adapter_parameters(loaded.model), adapter)
+    return Trained(adapter_parameters(loaded.model), adapter, quantized)
 
 
 def _last_blocks(model: nn.Module, spec: HealSpec) -> list[nn.Module]:

@@ -65,10 +65,6 @@ class Setup:
         """Spec and plan as JSON values, for experiment trackers."""
         return {"spec": self.spec.model_dump(mode="json"), "plan": self.plan.facts, "model": self.loaded.source}
 
-    @property
-    def cache_gb(self) -> float:
-        return float(getattr(self.spec, "state_cache_gb", 8.0))
-
     def decide(self) -> None:
         """Choose how a fresh run computes."""
         dtype = choose_precision(self.spec.precision, self.loaded.model)
@@ -87,7 +83,7 @@ class Setup:
     def why_not_reused(self) -> str:
         """Return the empty string when the states entering the lowest trained block are kept, else why they are not."""
         block = self.first_block()
-        if not self.cache_gb:
+        if not self.spec.state_cache_gb:
             return "no room is given to the cache"
         if block == 0:
             return "the first block trains, or something before it"
@@ -102,7 +98,7 @@ class Setup:
 
     def cache(self) -> TensorCache:
         """Return the cache of states and likeliest tokens, shared by all runs on this machine."""
-        return TensorCache(cache_folder(CACHE), self.cache_gb * 1e9)
+        return TensorCache(cache_folder(CACHE), self.spec.state_cache_gb * 1e9)
 
     def prefix(self) -> FrozenPrefix | None:
         """Return the kept states of the blocks below everything that trains, None when they run anew."""
@@ -128,10 +124,10 @@ class Setup:
             objective.reads,
             PRECISIONS[self.precision],
             cuts=self.cuts,
-            temperature=getattr(self.spec, "temperature", 1.0),
-            top_k=getattr(self.spec, "top_k", 50),
+            temperature=self.spec.temperature,
+            top_k=self.spec.top_k,
         )
-        if TEACHER_TOP in objective.reads and self.cache_gb:
+        if TEACHER_TOP in objective.reads and self.spec.state_cache_gb:
             facts = self.loaded.facts
             known = facts.source_weights_sha256 if facts is not None else ""
             identity = known or base_fingerprint(self.unpruned().model)
@@ -148,7 +144,8 @@ def prepare(setup: Setup, watch: Watcher | None = None) -> Iterator[GradientMake
     if watch is not None and prefix is not None and prefix.sequences[0] < prefix.sequences[1]:
         held, there = prefix.sequences
         watch.note(
-            f"note: the states of {held} of {there} sequences fit into {setup.cache_gb:g} GB; the others run anew"
+            f"note: {setup.spec.state_cache_gb:g} GB hold the states of {held} of {there} sequences; "
+            "the others run anew each time"
         )
     given: dict[str, Any] = {
         "packed": not setup.packing,
@@ -162,7 +159,8 @@ def prepare(setup: Setup, watch: Watcher | None = None) -> Iterator[GradientMake
 
     def predicted() -> int:
         maker = GradientMaker(*arguments, **{**given, "processes": ALONE})
-        return predicted_update_bytes(maker, setup.plan, setup.loaded.model, setup.trained.parameters.values())
+        with maker.ready():
+            return predicted_update_bytes(maker, setup.plan, setup.loaded.model, setup.trained.parameters.values())
 
     recompute = choose_checkpointing(setup.spec.gradient_checkpointing, predicted, device)
     if recompute and setup.spec.gradient_checkpointing == "auto" and watch is not None:

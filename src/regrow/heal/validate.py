@@ -8,6 +8,7 @@ from collections.abc import Collection
 from regrow.errors import ConfigError, did_you_mean
 from regrow.heal.loss_expression import terms_of
 from regrow.heal.mixture import read_mixture
+from regrow.heal.quantized import check_base_format
 from regrow.heal.registry import LOSSES, SCOPES
 from regrow.records.checkpoint import CheckpointFacts
 from regrow.records.specs import HealSpec
@@ -40,6 +41,7 @@ def validate(
     names = [name for name, _ in terms_of(spec.loss)]
     _refuse_infinite(spec)
     _refuse_small_budget(spec)
+    check_base_format(spec)
     mixture = read_mixture(spec.mixture)
     if pools is not None and not isinstance(mixture, str):
         for name in mixture:

@@ -99,17 +99,23 @@ class RepairSpec(Spec):
 class HealSpec(Spec):
     """A healing run. Defaults are the study's recipe; ``tokens`` counts prompt and response tokens, no padding.
 
-    ``last_blocks`` belongs to the scopes that train the deepest blocks. ``max_cycles`` is how often a pool may be used
-    up. ``precision`` is that of the matrix products ("auto": bfloat16 where the machine computes in it, else float32);
-    trained weights are float32 in either case. The last three options change speed and memory, not what is computed
-    (up to rounding): tokens run at once, prefixes that sequences of one update share computed once, and activations
-    recomputed instead of kept.
+    ``loss`` names a loss or a sum of them ("response-cross-entropy+0.5*distillation"); ``temperature`` softens both
+    distributions of a distillation, ``top_k`` is how many tokens distillation-top-k keeps. ``last_blocks`` belongs to
+    the scopes that train the deepest blocks. ``base_format`` "nf4" holds the frozen weights of a LoRA scope in 4 bits
+    (QLoRA, CUDA alone). ``max_cycles`` is how often a pool may be used up. ``precision`` is that of the matrix products
+    ("auto": bfloat16 where the machine computes in it, else float32); trained weights are float32 in either case.
+
+    The last four options change speed and memory, not what is computed (up to rounding): tokens run at once, prefixes
+    that sequences of one update share computed once, activations recomputed instead of kept ("auto": where memory is
+    short), and how much disk may hold states of blocks below everything that trains (0: they run anew each time).
     """
 
     tokens: Tokens = Field(gt=0)
     mixture: str = "uniform"
     scope: str = "all-lora"
     loss: str = "response-cross-entropy"
+    temperature: float = Field(default=1.0, gt=0)
+    top_k: int = Field(default=50, ge=1)
     rank: int = Field(default=16, gt=0)
     alpha: float = Field(default=32.0, gt=0)
     dropout: float = Field(default=0.05, ge=0, lt=1)
@@ -121,11 +127,13 @@ class HealSpec(Spec):
     checkpoint_every_seconds: float = Field(default=60.0, gt=0)
     seed: int = 0
     last_blocks: int = Field(default=3, ge=1)
+    base_format: Literal["stored", "nf4"] = "stored"
     max_cycles: float = Field(default=50.0, gt=0)
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     microbatch_tokens: int = Field(default=2048, gt=0)
     share_prefix: bool = True
-    gradient_checkpointing: bool = False
+    gradient_checkpointing: bool | Literal["auto"] = "auto"
+    state_cache_gb: float = Field(default=8.0, ge=0)
 
 
 class EvalSpec(Spec):
