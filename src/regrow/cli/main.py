@@ -50,6 +50,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "repair": ("regrow.cli.repair:repair", "Bridge the cut of a pruned model without training."),
     "repair-study": ("regrow.cli.repair_study:repair_study", "Compare repairs over cuts, texts and healing runs."),
+    "pools": ("regrow.cli.pools:pools", "Make the healing pools: prompts answered by the unpruned model."),
     "heal": ("regrow.cli.heal:heal", "Fine-tune a pruned model under an exact token budget."),
     "eval": ("regrow.cli.evaluate:evaluate", "Measure six capabilities and perplexity."),
     "rescore": ("regrow.cli.rescore:rescore", "Grade an evaluation's answers again, without the model."),

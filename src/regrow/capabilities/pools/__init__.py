@@ -12,12 +12,11 @@ from regrow.capabilities.function_calling import KnownCall
 from regrow.capabilities.general import OpenAnswer
 from regrow.capabilities.instruction_following import InstructionFollowing
 from regrow.capabilities.math import Mathematics
-from regrow.capabilities.pools.prompts import PoolPrompts, Prompts, Sources
+from regrow.capabilities.pool_prompts import PoolPrompts
+from regrow.capabilities.pools.prompts import Sources
 from regrow.capabilities.safety import SafetyRefusal
 from regrow.capabilities.structured_output import StructuredOutput
 from regrow.protocols import Capability
-
-__all__ = ["PoolPrompts", "Prompts", "heal_capabilities"]
 
 
 def heal_capabilities(data: Path | None = None) -> list[Capability]:

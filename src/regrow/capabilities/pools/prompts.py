@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,13 @@ from regrow.capabilities.benchmarks.math import checked as checked_math
 from regrow.capabilities.benchmarks.structured_output import INSTRUCTION as SCHEMA_INSTRUCTION
 from regrow.capabilities.benchmarks.subsets import content_id
 from regrow.capabilities.benchmarks.tools import as_json_schema, with_tools
+from regrow.capabilities.pool_prompts import Prompts
 from regrow.capabilities.pools.ten_constraints import constraint_for
 from regrow.capabilities.pools.tool_sources import Request, glaive, seal_tools
-from regrow.capabilities.scoring import Benchmark, Scorer
 from regrow.data.catalogue import data_set
 from regrow.data.overlap import RUN, normalised_words, word_runs
 from regrow.data.rows import Rows, local_files, read_part, read_rows
 from regrow.protocols import Item, Message
-from regrow.records.results import Split
 from regrow.seeding import derive_seed
 
 PROMPTS = 1300
@@ -36,34 +35,6 @@ TWICE = "the same prompt twice"
 EVALUATED = "the text of an evaluation item"
 SHARED = f"shares {RUN} words in a row with an evaluation item"
 NO_SCHEMA = "parameters are no usable JSON Schema"
-
-
-@dataclass(frozen=True)
-class Prompts:
-    """The prompts of one pool. ``dropped`` counts by reason what was left out of the sources before."""
-
-    items: tuple[Item, ...]
-    source: str
-    licence: str
-    dropped: dict[str, int] = field(default_factory=dict)
-
-
-class PoolPrompts(Benchmark):
-    """The prompts of a pool with the rule that keeps answers; ``prompts()`` tells where they come from."""
-
-    def __init__(self, scorer: Scorer, prompts: Callable[[], Prompts], *, max_new_tokens: int) -> None:
-        super().__init__(scorer, self._heal, max_new_tokens=max_new_tokens)
-        self._prompts = prompts
-        self._held: Prompts | None = None
-
-    def prompts(self) -> Prompts:
-        """Return the prompts, read at the first call. Raises DataError when a source cannot be had."""
-        if self._held is None:
-            self._held = self._prompts()
-        return self._held
-
-    def _heal(self, split: Split) -> Sequence[Item]:
-        return self.prompts().items if split == "heal" else ()
 
 
 @dataclass(frozen=True)

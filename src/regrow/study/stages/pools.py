@@ -6,13 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from regrow.capabilities.answer_journal import AnswerJournal
+from regrow.capabilities.pool_prompts import PoolPrompts
 from regrow.capabilities.suites import healing_suite
 from regrow.capabilities.teacher import build_pool
 from regrow.data.pools import Pool, load_pool, save_pool
 from regrow.errors import DataError, StudyError
 from regrow.models.cache import cache_folder
 from regrow.models.load import LoadedModel
-from regrow.protocols import Watcher
+from regrow.protocols import Capability, Watcher
 from regrow.records.atomic import disk_error
 from regrow.records.fingerprint import fingerprint
 
@@ -28,12 +30,14 @@ def pools_of(
     folder: Path | None = None,
     owned: bool = False,
     only: Sequence[str] | None = None,
+    data: Path | None = None,
 ) -> dict[str, Pool]:
     """Return the healing pools of a suite by name, each with at most ``examples`` prompts answered by the teacher.
 
     Pools found in ``folder`` (default: the cache, under the teacher's weights and the prompts' fingerprint) are read;
-    the others are written as soon as they are complete, so that a stopped run loses at most one pool. ``teacher`` is
-    called only when something must be answered.
+    the others are written as soon as they are complete; answers of an unfinished one are kept beside it, so that a
+    stopped run loses seconds. ``teacher`` is called only when something must be answered. ``data``: local folder of the
+    prompts' sources (default: REGROW_DATA, else the hub).
 
     A damaged pool in the cache, or in a folder that belongs to the run (``owned``), is moved aside and made again; in
     a user's folder it is refused, as is a pool that another model than ``weights_sha256`` answered. Raises DataError
@@ -41,7 +45,7 @@ def pools_of(
     """
     prompts = {
         capability.name: (capability, list(capability.items("heal")))
-        for capability in healing_suite(suite_name)
+        for capability in healing_suite(suite_name, data=data)
         if only is None or capability.name in only
     }
     asked = fingerprint(
@@ -75,17 +79,31 @@ def pools_of(
             continue
         shown = name.replace("_", " ")
         watch.begin(f"{source} answers healing prompts: {shown}", None, "prompts")
-        pool = build_pool(teacher(), capability, items, name=name, max_examples=examples, watch=watch)
+        with AnswerJournal(place / f".{name}.answers.jsonl", weights_sha256) as journal:
+            if len(journal):
+                watch.note(f"{len(journal)} prompts were already answered; the rest follows")
+            pool = build_pool(
+                teacher(), capability, items, name=name, max_examples=examples, watch=watch, journal=journal
+            )
         pool = replace(pool, teacher=source, teacher_weights_sha256=weights_sha256, asked=examples)
         try:
-            save_pool(pool, place / name)
+            save_pool(_with_origin(pool, capability), place / name)
+            journal.remove()
         except StudyError as error:
             if folder is None:
                 raise StudyError(str(error), hint="free some space, or set REGROW_CACHE to another folder") from error
             raise
         watch.end(f"{len(pool.examples)} kept, {sum(pool.dropped.values())} dropped")
-        found[name] = pool
+        found[name] = _with_origin(pool, capability)
     return {name: found[name] for name in prompts}
+
+
+def _with_origin(pool: Pool, capability: Capability) -> Pool:
+    """Return the pool with what is known of its prompts: source, licence, and what was left out before."""
+    if not isinstance(capability, PoolPrompts):
+        return pool
+    prompts = capability.prompts()
+    return replace(pool, source=prompts.source, licence=prompts.licence, dropped={**prompts.dropped, **pool.dropped})
 
 
 def pools_content(suite_name: str, folder: Path | None, only: Sequence[str] | None = None) -> str | None:

@@ -44,8 +44,8 @@ def evaluate_tasks(
     ``output``.
 
     Zero-shot and in plain text, the sets of zero_shot.TASKS and ``wikitext`` are measured by regrow on ``data`` (a
-    local folder; default REGROW_DATA, else the hub); everything else by lm-evaluation-harness on its own data, with regrow's
-    model. Numbers are measurements called TASK.METRIC; ``definitions`` is a folder of more task definitions.
+    local folder; default REGROW_DATA, else the hub); everything else by lm-evaluation-harness on its own data, with
+    regrow's model. Numbers are measurements called TASK.METRIC; ``definitions`` is a folder of more task definitions.
     """
     names = list(dict.fromkeys(spec.capabilities or ()))
     if not names:
