@@ -43,8 +43,8 @@ cuts: [{{blocks: "2-3"}}]
 calibrations: [{{calibration_tokens: 2k, chunk_tokens: 64}}]
 repairs: [lra, fold]
 healing:
-  - {{tokens: 400, sequences_per_update: 2, rank: 2}}
-  - {{tokens: 400, sequences_per_update: 2, scope: bridges}}
+  - {{tokens: 900, sequences_per_update: 2, rank: 2}}
+  - {{tokens: 900, sequences_per_update: 2, scope: bridges}}
 evaluation: {{suite: mini, split: dev, items: 2, capabilities: math, perplexity: false}}
 """
 
@@ -129,8 +129,8 @@ def test_healing_starts_from_each_repair(study_file: Callable[[str], Path], tmp_
     found = {(row.repair, row.healing.split()[0] if row.healing else ""): row for row in study.outcomes}
     assert list(found) == [(name, run) for name in (NONE, "lra", "fold") for run in ("", "all-lora", "bridges")]
     for name in (NONE, "lra", "fold"):
-        assert found[name, "all-lora"].healing_tokens >= 400
-    assert found["lra", "bridges"].healing_tokens >= 400
+        assert found[name, "all-lora"].healing_tokens >= 900
+    assert found["lra", "bridges"].healing_tokens >= 900
     assert "no bridge" in found["fold", "bridges"].refused and "no bridge" in found[NONE, "bridges"].refused
     assert not list((tmp_path / "out").rglob("training"))
 
@@ -201,7 +201,7 @@ def test_the_shipped_questions_are_those_of_the_papers() -> None:
         ("title: x\ncuts: [{remove: 2}]\nrepairs: [lra, lra]\n", "names the repair 'lra' twice"),
         ("title: x\ncuts: [{remove: 2}]\nrepairs: [{method: lra, calibration: c4}]\n", "belongs under calibrations"),
         ("title: x\ncuts: [{remove: 2}]\nrepairs: [{method: lra, ridge: .inf}]\n", "finite"),
-        ("title: x\ncuts: [{remove: 2}]\nrepairs: [lra]\nhealing: [{tokens: 0}]\n", "at least one token"),
+        ("title: x\ncuts: [{remove: 2}]\nrepairs: [lra]\nhealing: [{tokens: 0}]\n", "greater than 0"),
     ],
 )
 def test_a_wrong_file_is_refused_with_the_fault(tmp_path: Path, text: str, said: str) -> None:
