@@ -26,6 +26,9 @@ from pathlib import Path
 from typing import Any
 
 MEMORY = "oracle.json"
+STOPPED = 75
+UNRELATED = ("output", "stop_after", "so_far", "criteria")
+"""Options that change nothing of what is measured."""
 SIMILARITIES = ("gram", "cosine", "subspace")
 ACTIVATION_BASED = ("block-influence", "angular", "streamline", "lorp", "perplexity", "greedy-perplexity", "taylor")
 SHORT = {
@@ -190,7 +193,8 @@ def cut_tables(answers, counts: list[int], folders: dict[str, Path]) -> Iterator
     from regrow.report.tables import main_table
 
     for count in counts:
-        keys = list(dict.fromkeys(cut_key(by_count[count]) for by_count in answers.values()))
+        keys = dict.fromkeys(cut_key(by_count[count]) for by_count in answers.values())
+        keys = [key for key in keys if key in folders]
         table = main_table(pair(read_evaluations([folders["unpruned"], *(folders[key] for key in keys)])))
         place = {column.label: index for index, column in enumerate(table.columns)}
         rows = {row.key: row for row in table.rows}
@@ -206,6 +210,9 @@ def cut_tables(answers, counts: list[int], folders: dict[str, Path]) -> Iterator
             answer = by_count[count]
             lines.append((name, cut_key(answer), ", ".join(map(str, answer.removed))))
         for name, key, removed in lines:
+            if key not in place:
+                yield f"| {name} | {removed} |" + " - |" * (len(capabilities) + 2)
+                continue
             at = place[key]
             cells = [perplexity(rows["perplexity"].cells[at]), percent(capped.cells[at])]
             cells += [percent(rows[capability].cells[at]) for capability in capabilities]
@@ -252,6 +259,7 @@ def main() -> None:
     parser.add_argument("--criteria", help="comma-separated; default: all")
     parser.add_argument("--items", type=int, default=12, help="dev items per capability")
     parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--so-far", action="store_true", help="print the tables of what is there when time is up")
     parser.add_argument("--stop-after", type=float, default=math.inf, help="seconds after which nothing new begins")
     options = parser.parse_args()
     clock = Clock(options.stop_after)
@@ -265,7 +273,7 @@ def main() -> None:
     chosen = options.criteria.split(",") if options.criteria else CRITERIA.names()
     names = [name for name in chosen if name != "wrp"]
     names += [f"wrp/{kind}" for kind in SIMILARITIES if "wrp" in chosen]
-    asked = {key: value for key, value in vars(options).items() if key not in ("output", "stop_after", "criteria")}
+    asked = {key: value for key, value in vars(options).items() if key not in UNRELATED}
     RunFolder(options.output).claim("criteria cuts", asked)
     loaded = load_model(options.model, dtype=options.dtype, device="cpu")
     book = Answers(loaded, options, counts, clock)
@@ -280,8 +288,9 @@ def main() -> None:
                 folders[cut_key(answer)] = measure(loaded, options, cut_key(answer), answer, clock)
     except Stopped:
         say("stopped; the same command goes on")
-        sys.exit(75)
-    answers = {name: answers[name] for name in names}
+        if not options.so_far:
+            sys.exit(STOPPED)
+    answers = {name: answers[name] for name in names if name in answers}
     free = len(blocks_of(loaded.model)) - 1
     print(
         f"{options.model}, {options.dtype}; criteria read {options.tokens:,} tokens of '{options.calibration}'; "
