@@ -151,3 +151,27 @@ def test_a_telephone_scrolls_down_only(opened):
     browser.open(page)
     browser.wait_for(DRAWN)
     assert browser.run("document.documentElement.scrollWidth <= window.innerWidth")
+
+
+def test_a_wide_table_says_that_it_scrolls(opened):
+    browser, _ = opened
+    browser.show(width=420)
+    sign = "document.querySelector('#table .scroll-sign')"
+    browser.wait_for(f"{sign}.classList.contains('on')")
+    assert "scroll" in browser.run(f"{sign}.textContent")
+    assert browser.run("document.querySelector('#table .scroll').previousElementSibling.className").startswith(
+        "scroll-sign"
+    )
+
+
+def test_the_names_of_the_capabilities_do_not_touch(opened):
+    browser, _ = opened
+    gaps = browser.run(
+        """[...document.querySelectorAll('#chart-fates, #chart-retention')].map(chart => {
+          const texts = [...chart.querySelectorAll('.role-axis-label text')].filter(t => getComputedStyle(t).opacity !== '0');
+          const boxes = texts.map(t => t.getBoundingClientRect()).filter(b => b.width);
+          return Math.min(...boxes.flatMap((a, i) => boxes.slice(i + 1)
+            .filter(b => a.left < b.right && b.left < a.right).map(b => Math.max(b.top - a.bottom, a.top - b.bottom))));
+        })"""
+    )
+    assert len(gaps) == 2 and min(gaps) >= 2, gaps

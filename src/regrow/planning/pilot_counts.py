@@ -16,6 +16,10 @@ from regrow.stats.resampling import stratified_mean
 Floats = NDArray[np.float64]
 
 
+WHOLE = 1e-9
+"""Distance to a whole number that is rounding error, not a graded item."""
+
+
 def items_right(scores: Sequence[ItemScore], capability: str) -> tuple[float, int]:
     """Return how many items of a capability are right, and of how many; NaN and 0 when none was scored.
 
@@ -27,7 +31,9 @@ def items_right(scores: Sequence[ItemScore], capability: str) -> tuple[float, in
         return math.nan, 0
     kinds = [item.details.get("kind") for item in own]
     mean = stratified_mean([item.score for item in own], kinds if all(kind is not None for kind in kinds) else None)
-    return mean * len(own), len(own)
+    right = mean * len(own)
+    # A whole count must be whole: where a fit's valley is flat its last digits would move the answer.
+    return (float(round(right)) if abs(right - round(right)) < WHOLE else right), len(own)
 
 
 def pilots_of(

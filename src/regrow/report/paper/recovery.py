@@ -126,7 +126,9 @@ def pilots_from_runs(family: Family) -> tuple[Pilots | None, dict[tuple[str, int
         return None, {}
     singles = [run for run in family.pilots if run.coordinates.pilot != MIXTURE]
     capabilities = list(family.paired.capabilities)
-    pools = list(dict.fromkeys(run.coordinates.pilot for run in singles))
+    met = dict.fromkeys(run.coordinates.pilot for run in singles)
+    # The suite's order, not the folders': the study's solver stops a last digit earlier or later in another one.
+    pools = [name for name in capabilities if name in met] + [name for name in met if name not in capabilities]
     budgets = sorted({run.coordinates.budget for run in singles})
     if not pools:
         return None, {}

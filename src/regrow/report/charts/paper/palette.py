@@ -85,5 +85,5 @@ def rule_inks(rules: Sequence[str]) -> list[Ink]:
             found.append(Ink(rule_name(rule), *_RULES[rule]))
         else:
             place = others.index(rule)
-            found.append(Ink(rule_name(rule), *_SERIES[(5 + place) % len(_SERIES)], SHAPES[(4 + place) % len(SHAPES)]))
+            found.append(Ink(rule_name(rule), *_SERIES[(6 + place) % len(_SERIES)], SHAPES[(6 + place) % len(SHAPES)]))
     return found
