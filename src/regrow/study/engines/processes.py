@@ -1,21 +1,42 @@
-"""The default engine: every step in a process of its own, some at once, each with its share of the threads."""
+"""The default engine: every step in a process of its own, some at once, each with its share of the threads.
+
+Where the system forks safely, steps are forked from one process that has imported everything, so that a step costs no
+start-up; elsewhere each is a new interpreter.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import select
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import Any
 
+from regrow.errors import StudyError
 from regrow.records.study_spec import EngineSpec
 from regrow.study.engines.engine import BUSY_CODE, How, Outcome
 from regrow.study.worker import PARENT
 
 _TAIL_BYTES = 2_000
-_LOOK_SECONDS = 0.1
+_LOOK_SECONDS = 0.05
+_GRACE_SECONDS = 60.0
+"""How long a step that is out of time may take to save its state."""
+
+
+@dataclass
+class _Job:
+    """A step under way: its process, when it began, its exit code once it has one."""
+
+    began: float = field(default_factory=time.monotonic)
+    pid: int | None = None
+    code: int | None = None
+    timed_out: bool = False
 
 
 class ProcessEngine:
@@ -24,67 +45,67 @@ class ProcessEngine:
     def __init__(self, study: Path, spec: EngineSpec) -> None:
         self._study = study
         self.slots = spec.workers
-        self._threads = spec.threads or max(1, (os.cpu_count() or 1) // spec.workers)
+        threads = spec.threads or max(1, (os.cpu_count() or 1) // spec.workers)
+        self._environment = {**os.environ, "OMP_NUM_THREADS": str(threads), PARENT: str(os.getpid())}
         self._limit = spec.timeout_minutes * 60 if spec.timeout_minutes else None
-        self._under_way: dict[str, tuple[subprocess.Popen[bytes], float, IO[bytes]]] = {}
-        self._timed_out: set[str] = set()
+        self._jobs: dict[str, _Job] = {}
+        self._starter: _Forks | _Interpreters = (
+            _Forks(self._environment) if sys.platform.startswith("linux") else _Interpreters(self._environment)
+        )
 
     def start(self, step_id: str) -> None:
         place = self._study / "steps" / step_id
         place.mkdir(parents=True, exist_ok=True)
-        log = (place / "log.txt").open("ab")
-        environment = {**os.environ, "OMP_NUM_THREADS": str(self._threads), PARENT: str(os.getpid())}
-        command = [sys.executable, "-m", "regrow", "study", "step", str(self._study), step_id]
-        process = subprocess.Popen(
-            command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=environment
-        )
-        self._under_way[step_id] = (process, time.monotonic(), log)
+        self._jobs[step_id] = _Job()
+        self._starter.start(self._jobs, str(self._study.absolute()), step_id, str((place / "log.txt").absolute()))
 
     def ended(self, wait_seconds: float) -> list[Outcome]:
         until = time.monotonic() + wait_seconds
         while True:
-            found = [self._close(step_id) for step_id in list(self._under_way) if self._over(step_id)]
-            if found or time.monotonic() >= until or not self._under_way:
+            self._starter.look(self._jobs, min(_LOOK_SECONDS, max(0.0, until - time.monotonic())))
+            self._watch_the_time()
+            found = [self._close(step_id) for step_id, job in list(self._jobs.items()) if job.code is not None]
+            if found or time.monotonic() >= until or not self._jobs:
                 return found
-            time.sleep(_LOOK_SECONDS)
 
     def stop(self) -> None:
-        for process, _, _ in self._under_way.values():
-            if process.poll() is None:
-                process.send_signal(signal.SIGINT)
-        for step_id in list(self._under_way):
-            self._under_way[step_id][0].wait()
-            self._close(step_id)
+        for job in self._jobs.values():
+            if job.code is None and job.pid is not None:
+                with suppress(ProcessLookupError):
+                    os.kill(job.pid, signal.SIGINT)
+        while any(job.code is None for job in self._jobs.values()) and self._starter.alive():
+            self._starter.look(self._jobs, _LOOK_SECONDS)
+        self._jobs.clear()
+        self._starter.close()
 
-    def _over(self, step_id: str) -> bool:
-        process, since, _ = self._under_way[step_id]
-        if process.poll() is not None:
-            return True
-        if self._limit is not None and time.monotonic() - since > self._limit:
+    def _watch_the_time(self) -> None:
+        for job in self._jobs.values():
+            over = self._limit is not None and time.monotonic() - job.began > self._limit
+            if not over or job.pid is None or job.code is not None:
+                continue
+            assert self._limit is not None
             # It may take a moment to save its state; only then is it killed.
-            if step_id not in self._timed_out:
-                self._timed_out.add(step_id)
-                process.send_signal(signal.SIGINT)
-            elif time.monotonic() - since > self._limit + 60:
-                process.kill()
-        return False
+            with suppress(ProcessLookupError):
+                if not job.timed_out:
+                    job.timed_out = True
+                    os.kill(job.pid, signal.SIGINT)
+                elif time.monotonic() - job.began > self._limit + _GRACE_SECONDS:
+                    os.kill(job.pid, signal.SIGKILL)
 
     def _close(self, step_id: str) -> Outcome:
-        process, _, log = self._under_way.pop(step_id)
-        log.close()
-        code = process.returncode
-        if code == 0:
+        job = self._jobs.pop(step_id)
+        if job.code == 0:
             return Outcome(step_id, "done")
-        if code == BUSY_CODE:
+        if job.code == BUSY_CODE:
             return Outcome(step_id, "busy")
+        assert job.code is not None
         message = self._last_words(step_id)
         how: How = "error"
-        if step_id in self._timed_out:
-            self._timed_out.discard(step_id)
+        if job.timed_out:
             how = "timeout"
-        elif code in (-signal.SIGKILL, -signal.SIGTERM, 130, -signal.SIGINT):
+        elif job.code in (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, 130):
             how = "killed"
-            message = f"the worker was ended by signal {-code}" if code < 0 else "the worker was interrupted"
+            message = f"the worker was ended by signal {-job.code}" if job.code < 0 else "the worker was interrupted"
         elif "not enough memory" in message or "out of memory" in message.lower():
             how = "out of memory"
         return Outcome(step_id, how, message)
@@ -102,3 +123,98 @@ class ProcessEngine:
             if line.startswith("error:"):
                 return line.removeprefix("error:").strip()
         return said[-1] if said else ""
+
+
+class _Forks:
+    """Steps as children of one process that has imported everything (see regrow/cli/study_spawner.py)."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self._environment = environment
+        self._spawner: subprocess.Popen[bytes] | None = None
+        self._waiting = b""
+
+    def start(self, jobs: dict[str, _Job], study: str, step_id: str, log: str) -> None:
+        if self._spawner is None or self._spawner.poll() is not None:
+            self._waiting = b""
+            self._spawner = subprocess.Popen(
+                [sys.executable, "-m", "regrow.cli.study_spawner"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=self._environment,
+            )
+        assert self._spawner.stdin is not None
+        request = json.dumps({"step": step_id, "study": study, "log": log}).encode() + b"\n"
+        try:
+            self._spawner.stdin.write(request)
+            self._spawner.stdin.flush()
+        except BrokenPipeError as error:
+            raise StudyError("the process that starts the steps has died", hint="run the study again") from error
+
+    def look(self, jobs: dict[str, _Job], wait_seconds: float) -> None:
+        """Take in what the spawner said; wait up to so long for the first of it."""
+        if self._spawner is None:
+            time.sleep(wait_seconds)
+            return
+        assert self._spawner.stdout is not None
+        handle = self._spawner.stdout.fileno()
+        while select.select([handle], [], [], wait_seconds)[0]:
+            piece = os.read(handle, 65_536)
+            if not piece:
+                # The spawner died, and its children were told: what was under way has no other end.
+                for job in jobs.values():
+                    job.code = job.code if job.code is not None else -signal.SIGKILL
+                return
+            *lines, self._waiting = (self._waiting + piece).split(b"\n")
+            for line in lines:
+                _take(json.loads(line), jobs)
+            wait_seconds = 0.0
+
+    def alive(self) -> bool:
+        return self._spawner is not None and self._spawner.poll() is None
+
+    def close(self) -> None:
+        if self._spawner is not None and self._spawner.stdin is not None:
+            with suppress(OSError):
+                self._spawner.stdin.close()
+            self._spawner.wait()
+
+
+class _Interpreters:
+    """Steps as new interpreters."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self._environment = environment
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, jobs: dict[str, _Job], study: str, step_id: str, log: str) -> None:
+        command = [sys.executable, "-m", "regrow", "study", "step", study, step_id]
+        with Path(log).open("ab") as stream:
+            process = subprocess.Popen(
+                command, stdout=stream, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=self._environment
+            )
+        self._processes[step_id] = process
+        jobs[step_id].pid = process.pid
+
+    def look(self, jobs: dict[str, _Job], wait_seconds: float) -> None:
+        for step_id, process in list(self._processes.items()):
+            code = process.poll()
+            if code is not None:
+                del self._processes[step_id]
+                if step_id in jobs:
+                    jobs[step_id].code = code
+        if all(job.code is None for job in jobs.values()):
+            time.sleep(wait_seconds)
+
+    def alive(self) -> bool:
+        return bool(self._processes)
+
+    def close(self) -> None:
+        return
+
+
+def _take(event: dict[str, Any], jobs: dict[str, _Job]) -> None:
+    job = jobs.get(event.get("step", ""))
+    if job is None:
+        return
+    job.pid = event.get("pid", job.pid)
+    job.code = event.get("code", job.code)
