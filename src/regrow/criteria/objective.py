@@ -189,28 +189,31 @@ class Objective:
             (self._known if answer.complete else self._bounds)[self._check(cut)] = answer.value
 
     def _evaluate(self, fresh: list[Cut], keep: int | None, known: list[float]) -> dict[Cut, float]:
-        sums = dict.fromkeys(fresh, 0.0)
-        batches = range(len(self._batches))
-        first, rest = batches[:1], batches[1:]
-        racing = keep is not None and len(fresh) + len(known) > keep and len(rest) > 0
-        if not racing:
-            first, rest = batches, batches[:0]
+        losses: dict[Cut, list[float]] = {cut: [] for cut in fresh}
+        racing = keep is not None and len(fresh) + len(known) > keep and len(self._batches) > 1
+        order = self._hardest_first() if racing else list(range(len(self._batches)))
+        first, rest = (order[:1], order[1:]) if racing else (order, [])
         for number in first:
-            self._add(sums, fresh, number)
-        leaders = sorted(fresh, key=sums.__getitem__)[:keep] if racing else fresh
+            self._add(losses, fresh, number)
+        leaders = sorted(fresh, key=lambda cut: math.fsum(losses[cut]))[:keep] if racing else fresh
         for number in rest:
-            self._add(sums, leaders, number)
+            self._add(losses, leaders, number)
         for cut in leaders:
-            self._known[cut] = sums[cut] / self.scored_tokens
+            self._known[cut] = math.fsum(losses[cut]) / self.scored_tokens
         alive = [cut for cut in fresh if cut not in self._known]
         if racing and keep is not None:
             limit = sorted([*known, *(self._known[cut] for cut in leaders)])[keep - 1] * self.scored_tokens
             for number in rest:
-                alive = [cut for cut in alive if sums[cut] <= limit]
-                self._add(sums, alive, number)
+                alive = [cut for cut in alive if math.fsum(losses[cut]) <= limit]
+                self._add(losses, alive, number)
             for cut in alive:
-                self._known[cut] = sums[cut] / self.scored_tokens
-        return {cut: total / self.scored_tokens for cut, total in sums.items() if cut not in self._known}
+                self._known[cut] = math.fsum(losses[cut]) / self.scored_tokens
+        return {cut: math.fsum(found) / self.scored_tokens for cut, found in losses.items() if cut not in self._known}
+
+    def _hardest_first(self) -> list[int]:
+        """Return the batches by the whole model's loss per token, highest first: bounds then rise soonest."""
+        opened = [self._opened(number)[0] for number in range(len(self._batches))]
+        return sorted(range(len(opened)), key=lambda number: (-opened[number].loss_per_token, number))
 
     def _check(self, cut: Iterable[int]) -> Cut:
         checked = frozenset(cut)
@@ -221,8 +224,8 @@ class Objective:
             )
         return checked
 
-    def _add(self, sums: dict[Cut, float], cuts: list[Cut], number: int) -> None:
-        """Add the losses of one batch to the sums."""
+    def _add(self, losses: dict[Cut, list[float]], cuts: list[Cut], number: int) -> None:
+        """Add the loss of one batch to those of each cut."""
         if not cuts:
             return
         batch, trunk = self._opened(number)
@@ -234,7 +237,7 @@ class Objective:
                         f"the loss without blocks {sorted(cut)} is {loss}",
                         hint="non-finite activations; load the model with --dtype float32",
                     )
-                sums[cut] += loss
+                losses[cut].append(loss)
 
     def _opened(self, number: int) -> tuple[_OpenBatch, dict[int, torch.Tensor]]:
         """Return a batch made ready, and at its first use also the streams of the whole model, which come for free."""
@@ -346,6 +349,10 @@ class _OpenBatch:
     targets: torch.Tensor
     whole: float = 0.0
     teacher: torch.Tensor | None = None
+
+    @property
+    def loss_per_token(self) -> float:
+        return self.whole / (self.replay.rows * self.replay.tokens)
 
 
 class _States:
