@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 
-METHODS = (
+METHODS: tuple[dict, ...] = (
     {"method": "lra"},
     {"method": "lra", "rank": 64},
     {"method": "generic-affine"},
@@ -133,7 +133,10 @@ def passes(options: argparse.Namespace) -> dict[str, float]:
 
     unpruned, pruned, removed = load(options)
     calibration = tokens_of(unpruned, options.tokens, options.chunk)
-    specs = [RepairSpec(**asked) for asked in METHODS]
+    width = unpruned.model.config.get_text_config().hidden_size
+    specs = [
+        RepairSpec(**{**asked, "rank": min(asked["rank"], width)} if "rank" in asked else asked) for asked in METHODS
+    ]
     fit_warm(unpruned, calibration.head(8))
     started, cpu = time.perf_counter(), time.process_time()
     for spec in specs:

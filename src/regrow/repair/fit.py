@@ -173,6 +173,8 @@ def fit_possible(
                 watch.end("refused")
             continue
         seconds = time.perf_counter() - started
+        if watch is not None and reference is not None:
+            watch.begin(f"measuring {label or spec.method}")
         after = _tried(pruned, fitted, reference, spans)
         row = _row(spec, fitted, before, after, reference, book, seconds, portable=method.portable)
         found[number] = RepairResult(row.model_copy(update={"label": label}), fitted.edits)
