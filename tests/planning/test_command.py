@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from regrow.errors import DataError
+from regrow.planning.pilot_files import read_pilots
 from regrow.planning.pilots import Pilots
 
 from .conftest import FAMILIES, POOLS, PUBLISHED
 
-HEAVY = "{'torch', 'transformers', 'peft', 'altair'}"
+HEAVY = "{'torch', 'transformers', 'peft', 'altair', 'scipy.stats', 'polars'}"
 HEAVIER = "{'scipy', 'numpy', 'pydantic', *" + HEAVY + "}"
 
 
@@ -135,6 +137,10 @@ def test_a_missing_pilot_and_the_command_that_makes_it(tmp_path: Path, published
         (["--rule", "slowest-first(2)"], "between 0 and 1"),
         (["--rule", "proxy"], "nll_gap"),
         (["--rule", "paser"], "prompts with embeddings"),
+        (["--rule", "doremi"], "under 'evidence', 'doremi'"),
+        (["--rule", "dynamic-batch-loading"], "the pools' losses over a run"),
+        (["--rule", "data-mixing"], "small runs with perturbed mixtures"),
+        (["--budget", "1M,-2k"], "not a number of tokens"),
         (["--solver", "best"], "unknown solver"),
         (["--family", "olmo"], "unknown family 'olmo'"),
         (["--training-rate", "0"], "--training-rate must be positive"),
@@ -165,6 +171,104 @@ def test_a_proxy_plan_from_two_families(tmp_path: Path, published: dict[str, Any
     found = answer(plan(file, "--json", "--family", "qwen", cwd=tmp_path))
     assert set(found["families"]) == {"qwen"}
     assert sum(found["families"]["qwen"]["allocations"]["rah_proxy"]) == pytest.approx(1_000_000)
+
+
+POOL_LOSSES = {pool: [2.0 - 0.1 * place, 1.5, 1.2] for place, pool in enumerate(POOLS)}
+REFERENCES = dict.fromkeys(POOLS, 1.1)
+
+
+def evidence_of_all_rules() -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    runs = []
+    for factor in (1, *[3, 1 / 3] * 6):
+        tokens = dict.fromkeys(POOLS, 50000.0)
+        tokens[POOLS[len(runs) % 6]] *= factor
+        runs.append({"tokens": tokens, "losses": {p: 1 + 20 / spent**0.3 for p, spent in tokens.items()}})
+    return {
+        "doremi": {"losses": POOL_LOSSES, "reference_losses": REFERENCES},
+        "dynamic_batch_loading": {"losses": POOL_LOSSES, "reference_losses": REFERENCES},
+        "data-mixing": {"runs": runs},
+        "paser": {
+            "prompts": [
+                {
+                    "pool": POOLS[place % 6],
+                    "id": f"p{place}",
+                    "embedding": [*map(float, rng.normal(size=3))],
+                    "degradation": 0.1 + place % 6,
+                    "tokens": 200,
+                }
+                for place in range(60)
+            ]
+        },
+    }
+
+
+def test_rules_with_evidence_of_their_own_read_it_from_the_file(tmp_path: Path, published: dict[str, Any]) -> None:
+    content = copy.deepcopy(published)
+    evidence = evidence_of_all_rules()
+    lines = evidence["paser"]["prompts"]
+    (tmp_path / "prompts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    content["families"]["llama"]["evidence"] = evidence
+    content["families"]["qwen"]["evidence"] = {"paser": {"prompts": "prompts.jsonl"}}
+    (tmp_path / "pilots.json").write_text(json.dumps(content))
+    found = answer(plan(tmp_path, "--json", cwd=tmp_path))["families"]
+    own = {"paser", "doremi", "dynamic_batch_loading", "data_mixing"}
+    assert own <= set(found["llama"]["allocations"])
+    assert own & set(found["qwen"]["allocations"]) == {"paser"}
+    for rule in own:
+        assert sum(found["llama"]["allocations"][rule]) == pytest.approx(1_000_000)
+    assert found["llama"]["allocations"]["paser"] == found["qwen"]["allocations"]["paser"]
+    behind = found["llama"]["allocations"]["doremi"]
+    assert behind[0] == max(behind), "the pool furthest above its reference gets most"
+
+
+@pytest.mark.parametrize(
+    ("evidence", "said"),
+    [
+        ({"doreme": {}}, "did you mean 'doremi'"),
+        ({"rah": {}}, "names 'rah'"),
+        ({"doremi": {"losses": POOL_LOSSES}}, "'reference_losses' is missing"),
+        ({"doremi": {"losses": {**POOL_LOSSES, "math": [1.0]}, "reference_losses": REFERENCES}}, "as many losses"),
+        ({"doremi": {"losses": {"math": [1.0]}, "reference_losses": REFERENCES}}, "is missing in 'losses'"),
+        ({"doremi": {"losses": POOL_LOSSES, "reference_losses": {**REFERENCES, "maths": 1}}}, "did you mean 'math'"),
+        ({"doremi": {"losses": POOL_LOSSES, "reference_losses": {**REFERENCES, "math": "low"}}}, "must hold numbers"),
+        ({"data-mixing": {"runs": [{"tokens": REFERENCES, "losses": REFERENCES}]}}, "cannot determine a law"),
+        ({"paser": {"prompts": "nowhere.jsonl"}}, "cannot be read"),
+        ({"paser": {"prompts": [{"pool": "math"}]}}, "'id' is missing in prompt 1"),
+        ({"paser": []}, "must be an object"),
+    ],
+)
+def test_evidence_that_cannot_be_used(evidence: Any, said: str, tmp_path: Path, published: dict[str, Any]) -> None:
+    content = copy.deepcopy(published)
+    content["families"]["llama"]["evidence"] = evidence
+    (tmp_path / "pilots.json").write_text(json.dumps(content))
+    with pytest.raises(DataError) as refused:
+        read_pilots(tmp_path)
+    assert said in str(refused.value) + str(refused.value.hint)
+
+
+def test_evidence_that_cannot_be_used_is_a_sentence(tmp_path: Path, published: dict[str, Any]) -> None:
+    content = copy.deepcopy(published)
+    content["families"]["llama"]["evidence"] = {"doreme": {}}
+    (tmp_path / "pilots.json").write_text(json.dumps(content))
+    done = plan(tmp_path, "--json", "--rule", "uniform", cwd=tmp_path)
+    assert done.returncode == 2 and "Traceback" not in done.stderr and "did you mean 'doremi'" in done.stderr
+
+
+def test_several_rules_and_budgets(tmp_path: Path) -> None:
+    words = ("--budget", "1M", "--budget", "250k,500k", "--rule", "rah", "--rule", "slowest-first(0.5),uniform")
+    found = answer(plan(PUBLISHED, "--json", *words, cwd=tmp_path))["families"]["qwen"]["allocations"]
+    rules = ("rah", "slowest_first(0.5)", "uniform")
+    assert set(found) == {rule + end for rule in rules for end in ("", "_at_250k", "_at_500k")}
+    assert found["slowest_first(0.5)_at_500k"][3] == 250_000
+
+
+def test_rules_are_listed(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "regrow.cli.main", "ls", "rules", "--json"], capture_output=True, text=True, check=True
+    )
+    rows = {row["name"]: row for row in json.loads(done.stdout)["rules"]}
+    assert len(rows) == 14 and rows["doremi"]["paper"] == "2305.10429" and rows["uniform"]["needs"] == "nothing"
 
 
 def test_help_loads_nothing(tmp_path: Path) -> None:

@@ -60,8 +60,8 @@ _COMMANDS: dict[str, tuple[str, str]] = {
         "Compare the refusal classifier with labelled responses.",
     ),
     "plan": ("regrow.cli.plan:plan", "Split a healing budget over pools from pilots; say what planning costs."),
-    "report": ("regrow.cli.report:report", "Compare measured stages in a table and one HTML page."),
-    "ls": ("regrow.cli.listing:ls", "List criteria, repairs, capabilities, scopes or embedded models."),
+    "report": ("regrow.cli.report:report", "Compare measured stages, or report a study, in tables and one HTML page."),
+    "ls": ("regrow.cli.listing:ls", "List criteria, repairs, capabilities, scopes, losses, rules or models."),
 }
 for _place, (_name, (_target, _help)) in enumerate(_COMMANDS.items()):
     app.command(_target, name=_name, help=_help, sort_key=_place)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from regrow.planning.cautions import cautions, local_optimum
@@ -104,7 +104,7 @@ def plan_families(
             rule = rule_named(text)
             needs = rule.needs(design)
             for budget in budgets:
-                allocation = rule.allocate(evidence, budget)
+                allocation = rule.allocate(replace(evidence, **pilots.evidence.get(rule.name, {})), budget)
                 cost = cost_of(needs, budget, workload)
                 plans.append(PlannedRule(text, rule.name, budget, allocation, needs, cost))
         fit = evidence.fit("rah", "exponential", transfer) if not pilots.missing() else None
@@ -163,7 +163,7 @@ def default_rules(pilots: Pilots, others: Sequence[Pilots]) -> list[str]:
         names.append("rah-proxy")
     if "math" in pilots.pools:
         names.append("slowest-first")
-    return names
+    return [*names, *(name for name in RULES.names() if name in pilots.evidence)]
 
 
 def as_json(plans: Sequence[FamilyPlan], budgets: Sequence[float]) -> dict[str, Any]:

@@ -4,7 +4,8 @@ Layout (JSON): ``capabilities``, ``pools``, ``budgets`` (tokens) and ``families`
 ``pruned_items`` (items right, one a capability) and ``delta_items``: pool -> one row a budget of one number a
 capability: items right minus the pruned model's, null for a pilot not run. Optional, for the whole file or one family:
 ``dev_items`` (60). Optional for a family: ``scope_items``: scope -> items right of its uniform pilot; ``scope``: a
-choice made elsewhere; ``nll_gap``: one number a capability. ``fit``, ``allocations`` and ``about`` are ignored.
+choice made elsewhere; ``nll_gap``: one number a capability; ``evidence``: what some rules need beside dev counts
+(:mod:`regrow.planning.evidence_files`). ``fit``, ``allocations`` and ``about`` are ignored.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ _FAMILY = (
     "scope_items",
     "scope",
     "nll_gap",
+    "evidence",
     "fit",
     "allocations",
 )
@@ -181,7 +183,16 @@ def _family(
         },
         scope=scope,
         nll_gap=None if gap is None else _row(gap, count, f"'nll_gap' of {where}"),
+        evidence=_evidence(values.get("evidence"), pools, where, path),
     )
+
+
+def _evidence(values: Any, pools: tuple[str, ...], where: str, path: Path) -> dict[str, dict[str, Any]]:
+    if values is None:
+        return {}
+    from regrow.planning.evidence_files import read_evidence
+
+    return read_evidence(values, pools, where, path if path.is_dir() else path.parent)
 
 
 def _healed(table: Any, pools: tuple[str, ...], budgets: tuple[int, ...], count: int, where: str) -> Floats:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -72,7 +73,8 @@ class Pilots:
 
     ``scope_counts`` holds the uniform pilots by scope, ``scope`` a choice made elsewhere; ``nll_gap`` (capabilities,)
     is the pruned model's mean negative log-likelihood of its own pool's examples minus the teacher's, NaN if not
-    measured. Raises DataError for counts that cannot be.
+    measured. ``evidence`` holds by rule what only that rule reads (see :mod:`regrow.planning.evidence_files`). Raises
+    DataError for counts that cannot be.
     """
 
     family: str
@@ -86,6 +88,7 @@ class Pilots:
     scope_counts: Mapping[str, Floats] = field(default_factory=dict)
     scope: str | None = None
     nll_gap: Floats | None = None
+    evidence: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         _check_names(self)

@@ -23,7 +23,7 @@ def loss_rounds(losses: ArrayLike | None, reference: ArrayLike | None, pools: in
     if losses is None or reference is None:
         raise DataError(
             f"rule '{rule}' needs the pools' losses over a run and the reference losses",
-            hint="from Python: pass losses=(rounds, pools) and reference_losses=(pools,)",
+            hint=f"put them into the file under 'evidence', '{rule}' (docs/planning.md has the layout)",
         )
     table = np.atleast_2d(np.asarray(losses, np.float64))
     target = np.asarray(reference, np.float64)

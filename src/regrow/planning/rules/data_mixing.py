@@ -93,7 +93,7 @@ class DataMixing(CallableRule):
         if evidence.runs is None:
             raise DataError(
                 f"rule '{self.name}' needs small runs with perturbed mixtures",
-                hint="from Python: rule_named('data-mixing')(pools, budget, runs=...)",
+                hint="put them into the file under 'evidence', 'data-mixing' (docs/planning.md has the layout)",
             )
         checked_budget(budget)
         runs = evidence.runs

@@ -77,7 +77,7 @@ class Paser(CallableRule):
         if evidence.prompts is None:
             raise DataError(
                 f"rule '{self.name}' needs the pools' prompts with embeddings and degradations",
-                hint="from Python: rule_named('paser')(pools, budget, prompts=Prompts.of(...))",
+                hint="put them into the file under 'evidence', 'paser' (docs/planning.md has the layout)",
             )
         prompts: Prompts = evidence.prompts
         unknown = sorted(set(prompts.pools) - set(evidence.pools))
