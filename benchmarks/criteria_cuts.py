@@ -238,6 +238,25 @@ def agreement_table(answers, counts: list[int]) -> Iterator[str]:
         mean = sum(map(sum, shares.values())) / (len(readers) * len(counts))
         cells = [" / ".join(f"{share:.2f}" for share in shares[reader]) for reader in readers]
         yield f"| {name.removeprefix('wrp/')} | " + " | ".join(cells) + f" | {mean:.2f} |"
+    most = max(counts)
+    yield ""
+    yield f"### Spearman's correlation of WRP's whole order with theirs, {most} blocks asked for"
+    yield ""
+    yield "| similarity | " + " | ".join(readers) + " | mean |"
+    yield "|---|" + "---:|" * (len(readers) + 1)
+    for name in derived:
+        found = [rank_correlation(answers[name][most].order, answers[reader][most].order) for reader in readers]
+        cells = [f"{value:+.2f}" for value in found]
+        yield f"| {name.removeprefix('wrp/')} | " + " | ".join(cells) + f" | {sum(found) / len(found):+.2f} |"
+
+
+def rank_correlation(one, other) -> float:
+    """Return Spearman's correlation of two orders over the blocks that both hold."""
+    shared = set(one) & set(other)
+    first = [block for block in one if block in shared]
+    second = {block: place for place, block in enumerate(block for block in other if block in shared)}
+    n = len(first)
+    return 1 - 6 * sum((place - second[block]) ** 2 for place, block in enumerate(first)) / (n * (n * n - 1))
 
 
 def chance_overlap(removed: int, free: int) -> float:
