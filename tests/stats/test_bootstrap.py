@@ -167,3 +167,43 @@ def test_unknown_metric_is_named():
     with pytest.raises(ConfigError, match="worst_cas") as caught:
         paired_bootstrap(np.ones(3), np.ones(3), 1.0, metrics=("worst_cas",))
     assert "did you mean 'worst_case'" in caught.value.hint
+
+
+def test_scores_by_item_id_are_paired_by_id():
+    rng = np.random.default_rng(0)
+    one, other = rng.random((2, 30, 3)).round(2)
+    ids = [f"item-{place}" for place in range(30)]
+    straight = paired_bootstrap({"math": one.T}, {"math": other.T}, {"math": 0.7}, seeds=True, metrics=("mean",))
+    shuffled = rng.permutation(30)
+    by_id = paired_bootstrap(
+        {"math": {ids[i]: one[i].tolist() for i in range(30)}},
+        {"math": {ids[i]: other[i].tolist() for i in shuffled}},
+        {"math": 0.7},
+        seeds=True,
+        metrics=("mean",),
+    )
+    assert by_id == straight
+
+
+def test_items_that_differ_are_named():
+    a = {"math": {f"m-{place}": 1.0 for place in range(9)}}
+    with pytest.raises(DataError, match=r"only in the first method: m-3$"):
+        paired_bootstrap(a, {"math": {i: 0.0 for i in a["math"] if i != "m-3"}}, {"math": 1.0})
+    with pytest.raises(DataError, match=r"only in the first method: m-0, m-1, m-2, m-3, m-4 and 4 more"):
+        paired_bootstrap(a, {"math": {"x": 1.0}}, {"math": 1.0})
+    with pytest.raises(DataError, match="do not"):
+        paired_bootstrap(a, {"math": [1.0] * 9}, {"math": 1.0})
+
+
+def test_the_public_names_and_what_they_return():
+    import inspect
+
+    import regrow.stats as stats
+
+    w, p_value, mean_ranks = stats.kendalls_w([[0.1, 0.2, 0.3], [0.2, 0.3, 0.9]])
+    assert w == 1 and 0 < p_value < 1 and mean_ranks == (1, 2, 3)
+    assert stats.retention(0.4, 0.8) == 0.5 and stats.chance_corrected(0.5, 0.75, 0.25) == 0.5
+    assert list(inspect.signature(stats.retention).parameters) == ["score", "base"]
+    assert list(inspect.signature(stats.chance_corrected).parameters) == ["score", "base", "floor"]
+    assert list(inspect.signature(stats.paired_bootstrap).parameters)[:4] == ["a", "b", "base", "seeds"]
+    assert stats.holm([0.001, 0.5], bounds=[True, False]).bounds.tolist() == [True, False]

@@ -18,7 +18,9 @@ from regrow.stats.resampling import draw_counts, resampled_means, stratified_mea
 from regrow.stats.retention import capped_mean, chance_corrected, undefined_reason, worst_case
 
 Floats = NDArray[np.float64]
-Scores = Mapping[str, ArrayLike]
+ById = Mapping[str, "float | Sequence[float]"]
+"""Scores by item id: one number, or one a seed."""
+Scores = Mapping[str, "ArrayLike | ById"]
 
 ONLY = "score"
 """The capability's name when scores come as a bare array."""
@@ -74,7 +76,8 @@ def paired_bootstrap(
     """Return a - b for each of ``metrics``, with limits and a two-sided p.
 
     ``a`` and ``b`` map each capability to its item scores, (items,) or (seeds, items), the same items in the same
-    order for both; a bare array stands for one capability. ``base`` holds the unpruned scores, fixed throughout.
+    order for both, or to scores by item id, which are paired by id (``strata`` then follow ``a``'s order); a bare array
+    stands for one capability. ``base`` holds the unpruned scores, fixed throughout.
     ``metrics`` are names of :data:`METRICS` or of capabilities (the retention of that one). ``floors`` turn retention
     into chance-corrected retention; ``strata`` (labels of a capability's items) balance and resample within groups.
 
@@ -82,8 +85,8 @@ def paired_bootstrap(
     ``seeds=True`` the seeds of each method are resampled first, by themselves, then the items, so that the limits also
     carry what another training seed would have changed; it needs two seeds or more for each method.
 
-    Raises DataError for unequal items and for a single seed when ``seeds`` is asked. A metric that uses an undefined
-    retention is NaN with the reason.
+    Raises DataError for unequal items (naming the ids, where there are ids) and for a single seed when ``seeds`` is
+    asked. A metric that uses an undefined retention is NaN with the reason.
     """
     pair = _Pair(a, b, base, strata or {}, floors or {})
     pair.check_metrics(metrics)
@@ -143,6 +146,7 @@ class _Pair:
         strata: Mapping[str, Sequence[object]],
         floors: Mapping[str, float],
     ) -> None:
+        a, b = _paired_by_id(a, b)
         self.a, self.b, self.strata = _tables(a), _tables(b), strata
         bases = _bases(base)
         self.names = _paired_names(self.a, self.b, bases)
@@ -220,6 +224,33 @@ class _Pair:
         error = float(moved.std(ddof=1))
         one, other = float(point_a), float(point_b)
         return Difference(metric, one, other, one - other, low, high, error, p_value, bound)
+
+
+NAMED_AT_MOST = 5
+
+
+def _paired_by_id(a: Any, b: Any) -> tuple[Any, Any]:
+    """Scores that come by item id as arrays in the order of a's items; others as they are."""
+    if not (isinstance(a, Mapping) and isinstance(b, Mapping)):
+        return a, b
+    first, second = dict(a), dict(b)
+    for name in first.keys() & second.keys():
+        one, other = first[name], second[name]
+        if not isinstance(one, Mapping) and not isinstance(other, Mapping):
+            continue
+        if not (isinstance(one, Mapping) and isinstance(other, Mapping)):
+            raise DataError(f"{name}: one method's scores come by item id, the other's do not", hint="give both by id")
+        for only, where in ((one.keys() - other.keys(), "first"), (other.keys() - one.keys(), "second")):
+            if only:
+                shown = sorted(map(str, only))
+                more = f" and {len(shown) - NAMED_AT_MOST} more" if len(shown) > NAMED_AT_MOST else ""
+                raise DataError(
+                    f"{name}: items only in the {where} method: {', '.join(shown[:NAMED_AT_MOST])}{more}",
+                    hint="only runs over the same items can be paired: score both on the same suite and split",
+                )
+        first[name] = np.array([one[item] for item in one], np.float64).T
+        second[name] = np.array([other[item] for item in one], np.float64).T
+    return first, second
 
 
 def _tables(scores: Scores | ArrayLike) -> dict[str, Floats]:
