@@ -5,8 +5,13 @@ same schedule, in a process of its own, on a model that lost two blocks. The Tra
 to the longest sequence of a batch, and the number format of the run as autocast. Tokens per second count prompt and
 response tokens of the sequences, no padding, and a shared prefix as often as it occurs.
 
-Run: python benchmarks/healing.py [--model embedded:smollm2-135m] [--tokens 20k] [--json]
-Target: at least 1.4 x the Trainer at an equal loss curve, and no more memory.
+`--part reuse` trains the last three blocks over several cycles of small pools, with and without kept states of the
+blocks below, and compares the updates from the second cycle on. `--part peak` measures the largest rate at which this
+machine multiplies matrices; the table gives the share of it that training achieves (useful operations alone: two per
+weight and position forward, as many again for each gradient that is needed).
+
+Run: python benchmarks/healing.py [--part trainer|reuse|peak|all] [--model MODEL] [--tokens 20k] [--json]
+Targets: at least 1.4 x the Trainer at an equal loss curve, and no more memory; at least 2.5 x with kept states.
 """
 
 from __future__ import annotations
@@ -23,6 +28,8 @@ import time
 from pathlib import Path
 
 ENGINES = ("trainer", "padded", "packed", "prefix sharing")
+REUSE = ("states anew", "states kept")
+PEAK = "peak"
 WORDS = (
     *("river", "stone", "lamp", "paper", "green", "small", "quick", "seven"),
     *("music", "door", "window", "table", "winter", "garden", "letter", "bread"),
@@ -83,11 +90,15 @@ def make_pools(examples: int, seed: int = 0):
 def spec_of(options: argparse.Namespace, precision: str, engine: str):
     from regrow.records.specs import HealSpec
 
+    reuse = engine in REUSE
     return HealSpec(
+        scope="last-k" if reuse else "all-lora",
+        state_cache_gb=8.0 if engine == "states kept" else 0.0,
+        gradient_checkpointing=False,
         tokens=options.tokens,
         dropout=options.dropout,
         precision=precision,
-        share_prefix=engine == "prefix sharing",
+        share_prefix=engine in ("prefix sharing", *REUSE),
         microbatch_tokens=options.microbatch_tokens,
         checkpoint_every_seconds=1e9,
     )
@@ -110,18 +121,65 @@ def run_regrow(options: argparse.Namespace, precision: str, engine: str) -> dict
         marks.append((time.perf_counter(), time.process_time()))
         losses.append(loss)
 
+    # The reuse part goes over its pools about three times.
+    examples = max(1, options.tokens // (3 * 6 * 390)) if engine in REUSE else options.examples
     with tempfile.TemporaryDirectory() as folder:
+        os.environ["REGROW_CACHE"] = str(Path(folder) / "cache")
         result = loop.heal(
             loaded,
-            make_pools(options.examples),
+            make_pools(examples),
             spec_of(options, precision, engine),
             Path(folder) / "run",
             on_progress=note,
         )
         lines = [json.loads(line) for line in result.log_file.read_text().splitlines()]
-    spent = lines[-1]["tokens"] - lines[0]["tokens"]
-    computed = sum(line["computed_tokens"] for line in lines[1:])
-    return measured(marks, losses, spent, computed)
+    first = 1 if engine not in REUSE else updates_of_first_cycle(result.plan)
+    spent = lines[-1]["tokens"] - lines[first - 1]["tokens"]
+    computed = sum(line["computed_tokens"] for line in lines[first:])
+    flops = useful_flops(loaded.model, result.plan, engine, first, computed)
+    return measured(marks[first - 1 :], losses, spent, computed, flops)
+
+
+def updates_of_first_cycle(plan) -> int:
+    """Return after how many updates every distinct sequence has come once."""
+    left = {(entry.prompt_ids, entry.response_ids) for entry in plan.order}
+    for number in range(plan.updates):
+        left -= {(entry.prompt_ids, entry.response_ids) for entry in plan.update(number)}
+        if not left:
+            return min(number + 1, plan.updates - 1)
+    return plan.updates - 1
+
+
+def useful_flops(model, plan, engine: str, first: int, computed: int) -> float:
+    """Return the operations of the matrix products with weights in the measured updates, attention's own left out."""
+    from regrow.models.families import blocks_of, head_of
+
+    blocks = list(blocks_of(model))
+    per_block = sum(weight.numel() for weight in blocks[0].parameters() if weight.dim() == 2)
+    responses = sum(len(entry.response_ids) for at in range(first, plan.updates) for entry in plan.update(at))
+    head = 2 * 2 * responses * head_of(model).weight.numel()
+    if engine in REUSE:
+        forward = 3 if engine == "states kept" else len(blocks)
+        return 2.0 * computed * per_block * (forward + 2 * 3) + head
+    # Frozen weights under LoRA: forward, and the gradient that goes on to the block below.
+    return 2.0 * computed * per_block * 2 * len(blocks) + head
+
+
+def run_peak(options: argparse.Namespace, precision: str) -> dict:
+    """Return the best rate of a large square product in the given format, in operations a second."""
+    import torch
+
+    dtype = getattr(torch, precision)
+    size = 2048 if options.device == "cpu" else 8192
+    a, b = (torch.randn(size, size, device=options.device, dtype=dtype) for _ in range(2))
+    best = 0.0
+    for _ in range(8):
+        began = time.perf_counter()
+        a @ b
+        if options.device != "cpu":
+            torch.cuda.synchronize()
+        best = max(best, 2 * size**3 / (time.perf_counter() - began))
+    return {"flops_per_second": best}
 
 
 def run_trainer(options: argparse.Namespace, precision: str) -> dict:
@@ -198,7 +256,9 @@ def run_trainer(options: argparse.Namespace, precision: str) -> dict:
     return measured(marks, losses, sum(sizes[1:]), 0)
 
 
-def measured(marks: list[tuple[float, float]], losses: list[float], tokens: int, computed: int) -> dict:
+def measured(
+    marks: list[tuple[float, float]], losses: list[float], tokens: int, computed: int, flops: float = 0.0
+) -> dict:
     """Return the record of a run; the first update, which warms up, is left out of the speed."""
     wall, cpu = marks[-1][0] - marks[0][0], marks[-1][1] - marks[0][1]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
@@ -207,32 +267,56 @@ def measured(marks: list[tuple[float, float]], losses: list[float], tokens: int,
         "tokens_per_cpu_second": tokens / cpu,
         "computed_share": computed / tokens if computed else None,
         "peak_memory_gb": peak / 1e9,
+        "flops_per_second": flops / wall if flops else None,
         "losses": losses,
     }
 
 
 def child(options: argparse.Namespace) -> None:
     precision, engine = options.child.split("/")
-    result = run_trainer(options, precision) if engine == "trainer" else run_regrow(options, precision, engine)
+    if engine == PEAK:
+        result = run_peak(options, precision)
+    else:
+        result = run_trainer(options, precision) if engine == "trainer" else run_regrow(options, precision, engine)
     print("RESULT " + json.dumps(result))
 
 
 def print_table(engines: dict[str, dict]) -> None:
-    base = engines.get("trainer")
-    names = ("engine", "tokens/s", "per CPU s", "ratio", "computed", "peak GB", "loss", "apart")
-    print("{:16} {:>9} {:>9} {:>6} {:>9} {:>8} {:>14} {:>7}".format(*names))
-    for name, row in engines.items():
-        ratio = apart = float("nan")
-        if base:
-            ratio = row["tokens_per_second"] / base["tokens_per_second"]
-            apart = max(abs(a - b) for a, b in zip(row["losses"], base["losses"]))
-        share = f"{row['computed_share']:.0%}" if row["computed_share"] else ""
-        ends = f"{row['losses'][0]:.3f}->{row['losses'][-1]:.3f}"
-        speed, per_cpu = row["tokens_per_second"], row["tokens_per_cpu_second"]
-        print(
-            f"{name:16} {speed:9.0f} {per_cpu:9.0f} {ratio:6.2f} {share:>9} {row['peak_memory_gb']:8.2f} {ends:>14} "
-            f"{apart:7.4f}"
-        )
+    peak = engines.get(PEAK, {}).get("flops_per_second")
+    for group in (("trainer", *ENGINES[1:]), REUSE):
+        rows = {name: engines[name] for name in group if name in engines}
+        if not rows:
+            continue
+        base = engines.get(group[0])
+        names = ("engine", "tokens/s", "per CPU s", "ratio", "computed", "peak GB", "loss", "apart", "of peak")
+        print("{:16} {:>9} {:>9} {:>6} {:>9} {:>8} {:>14} {:>7} {:>8}".format(*names))
+        for name, row in rows.items():
+            print_row(name, row, base, peak)
+    if peak:
+        print(f"this machine multiplies matrices at {peak / 1e9:,.0f} GFLOP/s")
+
+
+def print_row(name: str, row: dict, base: dict | None, peak: float | None) -> None:
+    ratio = apart = float("nan")
+    if base:
+        ratio = row["tokens_per_second"] / base["tokens_per_second"]
+        apart = max(abs(a - b) for a, b in zip(row["losses"], base["losses"]))
+    share = f"{row['computed_share']:.0%}" if row["computed_share"] else ""
+    ends = f"{row['losses'][0]:.3f}->{row['losses'][-1]:.3f}"
+    speed, per_cpu = row["tokens_per_second"], row["tokens_per_cpu_second"]
+    of_peak = f"{row['flops_per_second'] / peak:.0%}" if peak and row.get("flops_per_second") else ""
+    print(
+        f"{name:16} {speed:9.0f} {per_cpu:9.0f} {ratio:6.2f} {share:>9} {row['peak_memory_gb']:8.2f} {ends:>14} "
+        f"{apart:7.4f} {of_peak:>8}"
+    )
+
+
+def engines_of(options: argparse.Namespace) -> list[str]:
+    if options.engines:
+        return options.engines.split(",")
+    parts = {"trainer": ENGINES, "reuse": REUSE, "peak": ()}
+    chosen = parts if options.part == "all" else {options.part: parts[options.part]}
+    return [PEAK, *(engine for engines in chosen.values() for engine in engines)]
 
 
 def main() -> None:
@@ -245,7 +329,8 @@ def main() -> None:
     parser.add_argument("--microbatch-tokens", type=int, default=2048)
     parser.add_argument("--trainer-batch", type=int, default=4)
     parser.add_argument("--precisions", default="float32,bfloat16")
-    parser.add_argument("--engines", default=",".join(ENGINES))
+    parser.add_argument("--part", choices=("trainer", "reuse", "peak", "all"), default="all")
+    parser.add_argument("--engines", help="some of: " + ", ".join((*ENGINES, *REUSE, PEAK)))
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -254,7 +339,7 @@ def main() -> None:
     results: dict[str, dict[str, dict]] = {}
     passed = [word for word in sys.argv[1:] if word != "--json"]
     for precision in options.precisions.split(","):
-        for engine in options.engines.split(","):
+        for engine in engines_of(options):
             print(f"{precision}, {engine} ...", file=sys.stderr, flush=True)
             run = subprocess.run(
                 [sys.executable, __file__, *passed, "--child", f"{precision}/{engine}"],

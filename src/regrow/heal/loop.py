@@ -315,6 +315,8 @@ class _Run:
             reuse=self.setup.reuse,
         )
         save_state(self.folder, progress, self.trained.parameters, self.optimizer, write=self.processes.first)
+        # torchrun ends all processes when one ends, which must not be while the first one still writes.
+        self.processes.wait()
         self.kept = name_of(self.done)
 
 

@@ -162,7 +162,11 @@ def prepare(setup: Setup, watch: Watcher | None = None) -> Iterator[GradientMake
         with maker.ready():
             return predicted_update_bytes(maker, setup.plan, setup.loaded.model, setup.trained.parameters.values())
 
-    recompute = choose_checkpointing(setup.spec.gradient_checkpointing, predicted, device)
+    asked = setup.spec.gradient_checkpointing
+    if asked == "auto" and setup.processes.even:
+        # Weights are sharded where memory is short, and the processes must agree without measuring.
+        asked = True
+    recompute = choose_checkpointing(asked, predicted, device)
     if recompute and setup.spec.gradient_checkpointing == "auto" and watch is not None:
         watch.note("note: activations are recomputed in the backward pass, because memory is short")
     maker = GradientMaker(*arguments, **given, gradient_checkpointing=recompute)
