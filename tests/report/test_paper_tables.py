@@ -169,6 +169,15 @@ def test_a_missing_pilot_leaves_points_and_says_what_is_missing(study_folder, tm
     assert found.recovery.points.filter(polars.col("family") == "llama").height > 0
 
 
+def test_pilots_of_a_study_under_way_do_not_stop_the_report(study_folder, tmp_path):
+    shutil.copytree(study_folder, tmp_path / "study")
+    for run in (tmp_path / "study" / "runs").glob("llama-pilot-general-*"):
+        shutil.rmtree(run)
+    found = paper_of(read_study(tmp_path / "study"), drawing=SMALL)
+    assert any("'knowledge' has no pool" in note for note in found.notes)
+    assert found.recovery.points["family"].unique().to_list() == ["qwen"] and found.results.height == 12
+
+
 def test_every_number_leads_to_run_folders(paper, study_folder):
     frames = [paper.retention, paper.concordance, paper.scopes, paper.results, paper.comparisons, paper.matched]
     frames += [paper.budgets, paper.refusals, paper.recovery.points.filter(polars.col("tokens") > 0)]

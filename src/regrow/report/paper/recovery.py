@@ -92,7 +92,11 @@ def recovery_of(families: Sequence[Family], study: Path | None = None, *, seed: 
     notes: list[str] = []
     for name in dict.fromkeys([*(family.name for family in families), *from_file]):
         family = next((one for one in families if one.name == name), None)
-        pilots, places = (None, {}) if family is None else pilots_from_runs(family)
+        try:
+            pilots, places = (None, {}) if family is None else pilots_from_runs(family)
+        except DataError as error:
+            notes.append(f"no curve is fitted: {error}")
+            continue
         if pilots is None and name in from_file:
             pilots, places = from_file[name], {}
         if pilots is None:
