@@ -135,6 +135,16 @@ def test_the_last_block_may_be_protected_by_its_index_from_the_end(tiny_folder: 
     assert json.loads(regrow(*words, "--protect", "0,-1")[1])["answers"][0]["removed"] == [3, 4]
 
 
+def test_a_spec_file_names_what_is_asked(tiny_folder: Any, regrow: Any) -> None:
+    folder = tiny_folder("llama")
+    Path("prune.yaml").write_text("criterion: magnitude-l1\nremove: 2\nprotect: [0, -1]\n")
+    words = ("rank", folder, "--spec", "prune.yaml", "--json", "-q")
+    [answer] = json.loads(regrow(*words)[1])["answers"]
+    assert answer["criterion"] == "magnitude-l1" and answer["protected"] == [0, 5]
+    both = json.loads(regrow(*words, "--criterion", "streamline,random", *SHORT, "--chunk-tokens", "64")[1])["answers"]
+    assert [one["criterion"] for one in both] == ["streamline", "random"] and len(both[0]["removed"]) == 2
+
+
 def test_a_guided_choice_needs_a_capability_that_is_answered_right(tiny_folder: Any, refused: Any) -> None:
     folder = tiny_folder("llama")
     refused("'knowledge' is not answered by text", "rank", folder, "--for", "knowledge")

@@ -21,6 +21,7 @@ def prune(
     contiguous: Annotated[bool | None, Parameter(help="Remove one unbroken span.")] = None,
     calibration: Calibration = None,
     calibration_tokens: Annotated[str | None, Parameter(help="Tokens the criterion reads. Default: 16k.")] = None,
+    chunk_tokens: Annotated[int | None, Parameter(help="Tokens of one calibration chunk. Default: 256.")] = None,
     pools: Pools = None,
     seed: Annotated[int | None, Parameter(help="Seed of the calibration draw. Default: 0.")] = None,
     spec: SpecFile = None,
@@ -55,6 +56,7 @@ def prune(
         "calibration_tokens": parse_tokens(calibration_tokens, option="--calibration-tokens")
         if calibration_tokens
         else None,
+        "chunk_tokens": chunk_tokens,
         "seed": seed,
     }
     asked = merged(PruneSpec, spec, given)

@@ -17,8 +17,9 @@ def rank(
     /,
     *,
     criterion: Annotated[
-        str, Parameter(help="Criteria, comma-separated, or all; see `regrow ls criteria`.")
-    ] = SIMILARITY,
+        str | None,
+        Parameter(help=f"Criteria, comma-separated, or all; see `regrow ls criteria`. Default: {SIMILARITY}."),
+    ] = None,
     remove: Annotated[str | None, Parameter(help="How many blocks: a count (2) or a share (25%). Default: 2.")] = None,
     for_capability: Annotated[
         str | None, Parameter(name="--for", help="Also search the cut that hurts these capabilities least.")
@@ -28,6 +29,7 @@ def rank(
     contiguous: Annotated[bool | None, Parameter(help="Remove one unbroken span.")] = None,
     calibration: Calibration = None,
     calibration_tokens: Annotated[str | None, Parameter(help="Tokens the criteria read. Default: 16k.")] = None,
+    chunk_tokens: Annotated[int | None, Parameter(help="Tokens of one calibration chunk. Default: 256.")] = None,
     picture: Annotated[
         Path | None, Parameter(help="Draw the stream similarity and the cuts: a .png, .svg or .pdf file.")
     ] = None,
@@ -55,8 +57,12 @@ def rank(
     from regrow.criteria.registry import CRITERIA
     from regrow.errors import ConfigError
     from regrow.records.quantities import parse_blocks, parse_tokens
-    from regrow.records.specs import PruneSpec
+    from regrow.records.specs import PruneSpec, build, read_yaml
 
+    if criterion is None and spec is not None:
+        values = read_yaml(spec)
+        criterion = build(PruneSpec, values, where=f"'{spec}'").criterion if "criterion" in values else None
+    criterion = SIMILARITY if criterion is None else criterion
     names = CRITERIA.names() if criterion == "all" else [part.strip() for part in criterion.split(",") if part.strip()]
     for name in names:
         CRITERIA.entry(name)
@@ -79,6 +85,7 @@ def rank(
         "calibration_tokens": parse_tokens(calibration_tokens, option="--calibration-tokens")
         if calibration_tokens
         else None,
+        "chunk_tokens": chunk_tokens,
         "seed": seed,
     }
     asked = merged(PruneSpec, spec, given)
