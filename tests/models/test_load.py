@@ -192,3 +192,30 @@ def test_weights_that_are_not_numbers_are_named(tiny_folder: Callable[..., Path]
     weights[name][0, 0] = float("nan")
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     refused(folder, "hold NaN or infinity")
+
+
+def test_more_blocks_in_the_file_than_in_the_config_are_noticed(tiny_folder: Callable[..., Path]) -> None:
+    folder = tiny_folder("llama")
+    config = json.loads((folder / "config.json").read_text())
+    config["num_hidden_layers"] = 4
+    (folder / "config.json").write_text(json.dumps(config))
+    refused(folder, "holds weights of block 4")
+
+
+def test_an_encoder_run_as_a_decoder_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from tests.conftest import tiny_tokenizer
+
+    config = AutoConfig.for_model(
+        "bert",
+        vocab_size=96,
+        hidden_size=32,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        intermediate_size=64,
+        is_decoder=True,
+    )
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    tiny_tokenizer().save_pretrained(tmp_path)
+    refused(tmp_path, "takes no token ids")

@@ -226,6 +226,9 @@ def test_leftovers_of_a_killed_process_are_swept_and_those_of_a_live_one_stay(tm
         ("remove: true", "not a yes or no"),
         ("calibration_tokens: .inf", "calibration_tokens"),
         ("blocks: 0-999999999", "no model has"),
+        ("remove: 2\nremove: 3", "'remove' is given twice"),
+        ("a: " + "[" * 5000 + "]" * 5000, "nested more than 50"),
+        ("#" * 300_000, "300,000 characters"),
     ],
 )
 def test_odd_yaml_is_refused_with_a_sentence(text: str, said: str, tmp_path: Path) -> None:
@@ -238,6 +241,8 @@ def test_yaml_takes_what_the_command_line_takes() -> None:
     assert build(HealSpec, {"tokens": "6k"}).tokens == 6000
     assert build(PruneSpec, {"blocks": "3-4"}).blocks == (3, 4)
     assert build(PruneSpec, {"remove": "25%"}).remove == "25%"
+    assert build(PruneSpec, {"remove": 2}) == build(PruneSpec, {"remove": "2"})
+    assert build(PruneSpec, {"remove": 0.25}).remove == "0.25"
     assert build(EvalSpec, {"capabilities": "math"}).capabilities == ("math",)
     with pytest.raises(ConfigError, match="capabilities"):
         build(EvalSpec, {"capabilities": ","})

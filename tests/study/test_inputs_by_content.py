@@ -100,6 +100,15 @@ def test_a_checkpoint_is_not_taken_for_that_of_a_remade_input(model: Path, tmp_p
     with pytest.raises(StudyError, match="another input"):
         repair(str(cut), RepairSpec(calibration_tokens=512), tmp_path / "repaired", watch=Notes())
     weights.write_bytes(whole)
+    (cut / "tokenizer.json").rename(tmp_path / "kept")
+    with pytest.raises(StudyError, match="sha256 differs"):
+        prune(str(model), spec, cut, watch=Notes())
+    (tmp_path / "kept").rename(cut / "tokenizer.json")
+    (tmp_path / "repaired" / "regrow.json").unlink()
+    with pytest.raises(ModelError, match=r"no regrow\.json"):
+        evaluate(str(tmp_path / "repaired"), SMALL, tmp_path / "e", watch=Notes())
+    with pytest.raises(StudyError, match="inside the input folder"):
+        prune(str(model), spec, model / "cut", watch=Notes())
     write_model(model, 1)
     with pytest.raises(StudyError, match="another input"):
         prune(str(model), spec, cut, watch=Notes())
@@ -169,7 +178,7 @@ def test_a_damaged_pool_of_the_run_is_kept_aside_and_made_again(
     from regrow.study.stages import pools as place
 
     one = [capability for capability in healing_suite("mini") if capability.name == "safety"]
-    monkeypatch.setattr(place, "healing_suite", lambda name: one)
+    monkeypatch.setattr(place, "healing_suite", lambda name, **_: one)
     pools = write_pools(tmp_path / "pools")
     (pools / "safety" / "examples.jsonl").write_text("{half")
     watch = Notes()

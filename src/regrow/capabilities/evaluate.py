@@ -264,7 +264,8 @@ def _answer(loaded: LoadedModel | None, engine: Engine, found: _Found, spec: Eva
 
     def told(done: int, total: int, tokens_per_second: float) -> None:
         if watch is not None:
-            watch.advance(done, of=latest.replace("_", " "), tokens_per_second=tokens_per_second)
+            facts = {"of": latest.replace("_", " ")} if latest else {}
+            watch.advance(done, **facts, tokens_per_second=tokens_per_second)
 
     if watch is not None:
         watch.begin("answering questions", len(questions), "items")

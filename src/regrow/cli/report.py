@@ -49,6 +49,13 @@ def report(
 
     if not evaluations:
         raise ConfigError("no evaluation was named", hint="regrow report EVALUATION [EVALUATION ...] -o report.html")
+    if output is not None and output.suffix.lower() not in (".html", ".htm"):
+        raise ConfigError(
+            f"the report is an HTML page, '{output}' does not end in .html", hint=f"-o {output / 'report.html'}"
+        )
+    for option, file, suffix in (("--csv", csv, ".csv"), ("--markdown", markdown, ".md")):
+        if file is not None and file.suffix.lower() != suffix:
+            raise ConfigError(f"{option} '{file}' does not end in {suffix}", hint=f"{option} table{suffix}")
     studies = [folder for folder in evaluations if is_study(folder)]
     if studies and len(evaluations) > 1:
         raise ConfigError(

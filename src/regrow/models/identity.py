@@ -5,22 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from regrow.models.load import hash_weights, locate_file, read_config, weight_files
+from regrow.models.load import SHAPING_FILES, hash_weights, locate_file, read_config, weight_files
 from regrow.records.fingerprint import file_sha256, fingerprint
-
-# Everything beside the weights that changes what a model answers. regrow.json is history, not behaviour.
-_SHAPING = (
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.jinja",
-    "vocab.json",
-    "merges.txt",
-    "tokenizer.model",
-)
 
 
 @dataclass(frozen=True)
@@ -41,5 +27,5 @@ def model_identity(source: str | Path, *, revision: str | None = None) -> ModelI
         return ModelIdentity(weights, weights)
     read_config(place)
     weights = hash_weights(weight_files(place))
-    beside = {name: file_sha256(place / name) for name in _SHAPING if (place / name).is_file()}
+    beside = {name: file_sha256(place / name) for name in SHAPING_FILES if (place / name).is_file()}
     return ModelIdentity(weights, fingerprint({"weights": weights, "beside": beside}))

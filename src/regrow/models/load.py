@@ -6,6 +6,8 @@ Nothing of a checkpoint is executed: weights are safetensors or GGUF, remote cod
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -14,7 +16,9 @@ from typing import Any
 import torch
 
 from regrow.errors import ModelError
+from regrow.models.bridges import bridges_of
 from regrow.models.embedded import PREFIX, find_embedded
+from regrow.models.families import anatomy_of
 from regrow.models.gguf import folder_of_gguf, read_gguf
 from regrow.models.hub import fetch_snapshot
 from regrow.models.placement import choose_device, choose_dtype
@@ -22,6 +26,20 @@ from regrow.models.probe import check_decoder
 from regrow.models.quiet import quiet_transformers
 from regrow.records.checkpoint import CheckpointFacts, read_facts
 from regrow.records.fingerprint import file_sha256, fingerprint
+
+# Everything beside the weights that changes what a model answers. regrow.json is history, not behaviour.
+SHAPING_FILES = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+)
 
 
 @dataclass
@@ -72,7 +90,13 @@ def load_model(
     check_decoder(model.to(place).eval(), name)
     tokenizer = _read_tokenizer(folder)
     sha256 = sha256 or hash_weights(weights)
-    return LoadedModel(model.to(place).eval(), tokenizer, name, sha256, read_facts(folder))
+    facts = read_facts(folder)
+    if facts is None and bridges_of(model):
+        raise ModelError(
+            f"'{name}' carries a repair's bridges but no regrow.json, so nobody can tell what was removed from it",
+            hint="put the regrow.json that was saved with it back, or repair the pruned checkpoint again",
+        )
+    return LoadedModel(model, tokenizer, name, sha256, facts)
 
 
 def locate_file(name: str, revision: str | None = None) -> Path:
@@ -205,6 +229,13 @@ def _read_weights(folder: Path, config: dict[str, Any], dtype: torch.dtype) -> A
             f"transformers cannot load '{folder}': {str(error).splitlines()[0]}",
             hint="check that the folder is complete and that this transformers version knows the architecture",
         ) from error
+    beyond = _blocks_beyond(report.get("unexpected_keys", ()), model)
+    if beyond:
+        raise ModelError(
+            f"'{folder}' holds weights of block {beyond[0]}, but its config.json declares fewer blocks; they would be "
+            "left out without a word",
+            hint="correct num_hidden_layers in config.json, or fetch the checkpoint again",
+        )
     missing = sorted(report.get("missing_keys", ()))
     if missing:
         raise ModelError(
@@ -212,6 +243,14 @@ def _read_weights(folder: Path, config: dict[str, Any], dtype: torch.dtype) -> A
             hint="fetch or make the checkpoint again",
         )
     return model
+
+
+def _blocks_beyond(unexpected: Iterable[str], model: Any) -> list[int]:
+    """Return the indices of blocks that the weight files hold and the model does not have."""
+    anatomy = anatomy_of(model)
+    pattern = re.compile(rf"(?:^|\.){re.escape(anatomy.attribute)}\.([0-9]+)\.")
+    found = {int(match[1]) for key in unexpected if (match := pattern.search(key))}
+    return sorted(index for index in found if index >= len(anatomy.blocks))
 
 
 def _read_tokenizer(folder: Path) -> Any:

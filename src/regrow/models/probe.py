@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from regrow.errors import ModelError
+from regrow.models.families import backbone_of
 
 _TOKENS = 8
 
@@ -37,3 +38,14 @@ def check_decoder(model: Any, name: str) -> None:
             f"({type(model).__name__})",
             hint="pass a decoder such as Llama, Qwen, Gemma, Mistral, OLMo, Phi, GPT-NeoX or GPT-2",
         )
+    with torch.inference_mode():
+        try:
+            backbone_of(model)(row[None], use_cache=False)
+        except ModelError:
+            raise
+        except Exception as error:  # whatever a foreign forward pass makes of it
+            raise ModelError(
+                f"'{name}' ({type(model).__name__}) keeps its blocks where regrow cannot run them: "
+                f"{type(backbone_of(model)).__name__} takes no token ids",
+                hint="pass a decoder such as Llama, Qwen, Gemma, Mistral, OLMo, Phi, GPT-NeoX or GPT-2",
+            ) from error

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from regrow.errors import ModelError, StudyError
-from regrow.models.load import LoadedModel, load_model
+from regrow.models.load import SHAPING_FILES, LoadedModel, load_model
 from regrow.models.quiet import quiet_transformers
-from regrow.records.atomic import new_folder, refuse_used, write_text
+from regrow.records.atomic import new_folder, refuse_used, size_of, write_text
 from regrow.records.checkpoint import FILE, CheckpointFacts
 from regrow.records.fingerprint import file_sha256
 
@@ -58,7 +58,10 @@ def save_checkpoint(
             _write(model, scratch, state)
             loaded.tokenizer.save_pretrained(scratch)
         hashes = {file.name: file_sha256(file) for file in sorted(scratch.glob("*.safetensors"))}
-        complete = facts.model_copy(update={"weights_sha256": hashes, "architecture": type(model).__name__})
+        beside_them = {name: file_sha256(scratch / name) for name in SHAPING_FILES if (scratch / name).is_file()}
+        complete = facts.model_copy(
+            update={"weights_sha256": hashes, "files_sha256": beside_them, "architecture": type(model).__name__}
+        )
         write_text(scratch / FILE, complete.model_dump_json(indent=2) + "\n")
         if card is not None:
             write_text(scratch / "README.md", card(complete))
@@ -144,6 +147,6 @@ def _check_space(folder: Path, model: Any, stored: torch.dtype) -> None:
     free = shutil.disk_usage(nearest).free
     if need * 1.02 + 20_000_000 > free:
         raise StudyError(
-            f"the checkpoint needs {need / 1e9:.2f} GB, but only {free / 1e9:.2f} GB are free at '{nearest}'",
+            f"the checkpoint needs {size_of(need)}, but only {size_of(free)} are free at '{nearest}'",
             hint="free some space or name a folder on another disk with --output",
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import json
 import os
@@ -135,10 +136,19 @@ def disk_error(path: Path, error: OSError) -> StudyError:
     free = ""
     try:
         nearest = next(parent for parent in (path, *path.parents) if parent.exists())
-        free = f"; {shutil.disk_usage(nearest).free / 1e9:.2f} GB are free there"
+        free = f"; {size_of(shutil.disk_usage(nearest).free)} are free there"
     except (OSError, StopIteration):
         pass
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     return StudyError(
-        f"cannot write '{path}': {error.strerror or error}{free}",
-        hint="free some space or choose another folder with --output; nothing half-written was left",
+        f"cannot write '{path}': {error.strerror or error}{free if full else ''}",
+        hint=("free some space or choose" if full else "choose") + " another folder with --output",
     )
+
+
+def size_of(count: int) -> str:
+    """Return a number of bytes as people say it: "1.25 GB", "340 MB", "12 kB"."""
+    for scale, unit in ((1e9, "GB"), (1e6, "MB")):
+        if count >= scale:
+            return f"{count / scale:.3g} {unit}"
+    return f"{count / 1e3:.0f} kB"

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from regrow.errors import ModelError
+from regrow.records.faults import first_fault
 from regrow.records.results import Frozen, LayerScores, Provenance
 
 FILE = "regrow.json"
@@ -38,7 +39,8 @@ class CheckpointFacts(Frozen):
     """The content of ``regrow.json``.
 
     ``source`` is the unpruned model as the user named it, ``source_weights_sha256`` the hash of its weights;
-    ``removed_blocks`` are 0-based indices of the unpruned model; ``weights_sha256`` maps each weight file to its hash.
+    ``removed_blocks`` are 0-based indices of the unpruned model; ``weights_sha256`` maps each weight file to its hash,
+    ``files_sha256`` the configuration and the tokenizer's files.
     """
 
     schema_version: int = 1
@@ -52,6 +54,7 @@ class CheckpointFacts(Frozen):
     healing_tokens: int = 0
     steps: tuple[Step, ...] = ()
     weights_sha256: dict[str, str] = Field(default_factory=dict)
+    files_sha256: dict[str, str] = Field(default_factory=dict)
 
 
 def read_facts(folder: Path) -> CheckpointFacts | None:
@@ -63,5 +66,6 @@ def read_facts(folder: Path) -> CheckpointFacts | None:
         return CheckpointFacts.model_validate_json(file.read_bytes())
     except (ValidationError, OSError) as error:
         raise ModelError(
-            f"'{file}' cannot be read: {error}", hint="make the checkpoint again with `regrow prune`"
+            f"'{file}' cannot be read ({first_fault(error)})",
+            hint="put the original back, or make the checkpoint again",
         ) from error

@@ -41,6 +41,12 @@ def _typed_names(value: Any) -> Any:
     return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
 
+def typed_count(value: Any) -> Any:
+    """The same request is the same text, typed or in a file: 2 and "2"."""
+    checked = _no_flag(value)
+    return f"{checked:g}" if isinstance(checked, int | float) else checked
+
+
 def _no_flag(value: Any) -> Any:
     if isinstance(value, bool):
         raise ValueError("a number is wanted here, not a yes or no")
@@ -59,7 +65,7 @@ class PruneSpec(Spec):
     """Which blocks go: either ``blocks`` (0-based), or ``remove`` of them (a count, or a share such as "25%")."""
 
     criterion: str = "block-influence"
-    remove: Annotated[int | float | str | None, BeforeValidator(_no_flag)] = None
+    remove: Annotated[str | None, BeforeValidator(typed_count)] = None
     blocks: Blocks | None = None
     protect: Blocks = (0,)
     contiguous: bool = False
@@ -119,7 +125,7 @@ class HealSpec(Spec):
     rank: int = Field(default=16, gt=0)
     alpha: float = Field(default=32.0, gt=0)
     dropout: float = Field(default=0.05, ge=0, lt=1)
-    learning_rate: float | None = Field(default=None, gt=0)
+    learning_rate: float | None = Field(default=None, gt=0, le=1)
     sequences_per_update: int = Field(default=16, gt=0)
     max_sequence_tokens: int = Field(default=512, gt=1)
     warmup_fraction: float = Field(default=0.05, ge=0, lt=1)
@@ -163,9 +169,33 @@ def build(kind: type[S], values: dict[str, Any], *, where: str = "the options") 
                 for fault in error.errors()
             )
         )
-        raise ConfigError(
-            f"{where} not valid: {faults}", hint="see the command's --help for what is allowed"
-        ) from error
+        raise ConfigError(f"{where}: {faults}", hint="see the command's --help for what is allowed") from error
+
+
+MOST_YAML_LETTERS = 200_000
+
+
+class _Strict(yaml.SafeLoader):
+    """A safe loader that refuses a key given twice instead of taking the last, and very deep nesting."""
+
+    depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        self.depth += 1
+        if self.depth > 50:
+            raise yaml.YAMLError("nested more than 50 levels deep")
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            name = str(key.value)
+            if name in seen:
+                raise yaml.YAMLError(f"'{name}' is given twice (line {key.start_mark.line + 1})")
+            seen.add(name)
+        return super().construct_mapping(node, deep=deep)
 
 
 def _message(text: str) -> str:
@@ -176,7 +206,13 @@ def _message(text: str) -> str:
 def read_yaml(path: Path) -> dict[str, Any]:
     """Return the mapping in a YAML file. Raises ConfigError when it is absent, broken or not a mapping."""
     try:
-        content = yaml.safe_load(path.read_text("utf-8"))
+        text = path.read_text("utf-8")
+        if len(text) > MOST_YAML_LETTERS:
+            raise ConfigError(
+                f"'{path}' has {len(text):,} characters, more than a file of options ever needs",
+                hint=f"allowed: {MOST_YAML_LETTERS:,}; check that it is the right file",
+            )
+        content = yaml.load(text, Loader=_Strict)
     except FileNotFoundError as error:
         raise ConfigError(f"there is no file '{path}'", hint="check the path") from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:

@@ -15,8 +15,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from regrow.errors import DataError, RegrowError, StudyError
+from regrow.errors import DataError, StudyError
 from regrow.records.atomic import disk_error, sweep, write_json, write_text
+from regrow.records.faults import first_fault
 from regrow.records.fingerprint import fingerprint, text_fingerprint
 from regrow.records.results import ItemScore, RunRecord
 
@@ -83,15 +84,19 @@ class RunFolder:
             self.claim(kind, asked)
             try:
                 yield
-            except RegrowError:
+            except Exception:
                 self._release()
                 raise
         # The lock file is removed only once nothing else is left to protect.
         self._remove_if_empty()
 
     def _release(self) -> None:
-        """Give up a folder that holds nothing but the claim."""
-        kept = [entry for entry in self.path.rglob("*") if entry.is_file() and entry.name not in (ASKED, LOCK)]
+        """Give up a folder that holds nothing but claims (and files that were opened and not written to)."""
+        kept = [
+            entry
+            for entry in self.path.rglob("*")
+            if entry.is_file() and entry.name not in (ASKED, LOCK, "healing.json") and entry.stat().st_size
+        ]
         if not kept:
             shutil.rmtree(self.path, ignore_errors=True)
 
@@ -167,18 +172,10 @@ def read_evaluation(path: Path) -> tuple[RunRecord, list[ItemScore]]:
         items = [ItemScore.model_validate_json(line) for line in text.split("\n") if line.strip()]
     except (ValidationError, OSError, ValueError) as error:
         raise DataError(
-            f"'{path}' is a damaged evaluation ({_first_fault(error)})",
+            f"'{path}' is a damaged evaluation ({first_fault(error)})",
             hint="measure it again: the same `regrow eval` command replaces it",
         ) from error
     return record, items
-
-
-def _first_fault(error: Exception) -> str:
-    if isinstance(error, ValidationError):
-        fault = error.errors()[0]
-        where = ".".join(str(part) for part in fault["loc"])
-        return f"{where}: {fault['msg']}" if where else str(fault["msg"])
-    return str(error).splitlines()[0]
 
 
 def differences(old_kind: Any, old: Any, kind: str, new: dict[str, Any]) -> str:

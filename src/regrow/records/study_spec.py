@@ -21,6 +21,7 @@ from regrow.records.specs import (
     Tokens,
     build,
     read_yaml,
+    typed_count,
 )
 
 _HEAL_BY_STUDY = {"tokens", "mixture", "scope", "seed"}
@@ -45,12 +46,12 @@ class FamilySpec(Spec):
     name: str = Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     model: str = Field(min_length=1)
     blocks: Blocks | None = None
-    remove: int | str | None = None
+    remove: Annotated[str | None, BeforeValidator(typed_count)] = None
     criterion: str = "block-influence"
     calibration: str = "healing-pools"
     calibration_tokens: Tokens | None = None
     light_blocks: Blocks | None = None
-    light_remove: int | str | None = None
+    light_remove: Annotated[str | None, BeforeValidator(typed_count)] = None
 
     @model_validator(mode="after")
     def _one_cut(self) -> FamilySpec:

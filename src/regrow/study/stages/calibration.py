@@ -99,7 +99,13 @@ def _drawn(
         watch=watch,
         folder=pools_folder,
         only=only_pools,
+        counted=False,
     )
+    if not any(pool.examples for pool in pools.values()):
+        raise DataError(
+            f"the healing pools hold no example: none of the answers of '{unpruned.source}' showed the skill asked for",
+            hint="this suite is too hard for the model; calibrate on text instead (calibration: bundled)",
+        )
     encode = unpruned.tokenizer
     # Round by round over the pools, so that a small token budget still holds some of each.
     rounds = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,11 @@ def done_before(output: Path, kind: str, options: dict[str, Any]) -> CheckpointF
     the same folder is not taken for this one. Raises StudyError when the folder holds anything else, or a checkpoint
     whose files have changed. Asked before any work, so that a refusal costs nothing.
     """
+    source = Path(str(options.get("pruned", options.get("source", ""))))
+    if source.is_dir() and source.resolve() in output.resolve().parents:
+        raise StudyError(
+            f"the output '{output}' lies inside the input folder '{source}'", hint="name a folder beside it"
+        )
     facts = read_facts(output) if output.is_dir() else None
     if facts is None or not facts.steps:
         refuse_used(output)
@@ -60,13 +66,30 @@ def done_before(output: Path, kind: str, options: dict[str, Any]) -> CheckpointF
             f"the output folder '{output}' already holds another checkpoint ({said})",
             hint="name another folder with --output, or delete this one",
         )
-    for name, sha256 in facts.weights_sha256.items():
+    for name, sha256 in {**facts.weights_sha256, **facts.files_sha256}.items():
         file = output / name
         if not file.is_file() or file_sha256(file) != sha256:
             raise StudyError(
                 f"'{file}' is not the file that was saved there (its sha256 differs)",
                 hint=f"delete '{output}' and run the same command again",
             )
+    return facts
+
+
+def saved_or_found(
+    save: Callable[[], CheckpointFacts], output: Path, kind: str, options: dict[str, Any], watch: Watcher
+) -> CheckpointFacts:
+    """Return what ``save`` returns, or the facts of the very same checkpoint that another process has put there
+    meanwhile."""
+    try:
+        facts = save()
+    except StudyError:
+        found = done_before(output, kind, options) if output.is_dir() else None
+        if found is None:
+            raise
+        watch.note(f"another process has made this very checkpoint in '{output}' meanwhile")
+        return found
+    watch.end("same logits, same cached generation")
     return facts
 
 

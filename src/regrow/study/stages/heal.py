@@ -11,7 +11,7 @@ from typing import Any
 
 from regrow.capabilities.suites import healing_suite
 from regrow.data.pools import Pool
-from regrow.errors import ModelError
+from regrow.errors import ConfigError, ModelError
 from regrow.heal.loop import heal as train
 from regrow.heal.mixture import read_mixture, token_quotas
 from regrow.heal.objective import objective_of
@@ -64,6 +64,8 @@ def heal(
     run, another one is refused. ``only_pools`` leaves out the other pools of the suite; ``log_to`` names experiment
     trackers. Under torchrun every process calls this; the first one answers prompts and writes.
     """
+    if pool_examples < 1:
+        raise ConfigError(f"--pool-examples must be at least 1, got {pool_examples}", hint="--pool-examples 200")
     facts = _refused_early(pruned, spec, suite, only_pools)
     names = _pool_names(suite, only_pools)
     quotas = token_quotas(read_mixture(spec.mixture), {name: Pool(name, ()) for name in names}, spec.tokens)

@@ -31,6 +31,7 @@ def pools_of(
     owned: bool = False,
     only: Sequence[str] | None = None,
     data: Path | None = None,
+    counted: bool = True,
 ) -> dict[str, Pool]:
     """Return the healing pools of a suite by name, each with at most ``examples`` prompts answered by the teacher.
 
@@ -41,7 +42,8 @@ def pools_of(
 
     A damaged pool in the cache, or in a folder that belongs to the run (``owned``), is moved aside and made again; in
     a user's folder it is refused, as is a pool that another model than ``weights_sha256`` answered. Raises DataError
-    for both, before anything is answered. ``only`` names the pools wanted (default: all of the suite).
+    for both, before anything is answered. ``only`` names the pools wanted (default: all of the suite); with ``counted``
+    a pool that was made for another number of examples is remarked on.
     """
     prompts = {
         capability.name: (capability, list(capability.items("heal")))
@@ -69,7 +71,7 @@ def pools_of(
             watch.note(f"note: {error}; it was moved to '{aside}' and the pool '{name}' is made again")
             continue
         _refuse_other_teacher(found[name], place / name, weights_sha256)
-        if folder is not None and not owned and found[name].asked not in (None, examples):
+        if counted and folder is not None and not owned and found[name].asked not in (None, examples):
             watch.note(
                 f"note: the pool '{place / name}' was made for {found[name].asked} examples, so --pool-examples "
                 f"{examples} has no effect on it"
@@ -90,6 +92,13 @@ def pools_of(
             save_pool(_with_origin(pool, capability), place / name)
             journal.remove()
         except StudyError as error:
+            try:
+                found[name] = load_pool(place / name)  # another process made it meanwhile
+                journal.remove()
+                watch.end(f"{len(found[name].examples)} kept, made by another process meanwhile")
+                continue
+            except DataError:
+                pass
             if folder is None:
                 raise StudyError(str(error), hint="free some space, or set REGROW_CACHE to another folder") from error
             raise

@@ -19,7 +19,7 @@ from regrow.records.checkpoint import CheckpointFacts
 from regrow.records.results import LayerScores
 from regrow.records.specs import PruneSpec
 from regrow.study.stages.calibration import calibration_content, calibration_of
-from regrow.study.stages.chain import done_before, facts_before, step
+from regrow.study.stages.chain import done_before, facts_before, saved_or_found, step
 from regrow.surgery import check_blocks, remove_blocks
 
 
@@ -90,9 +90,7 @@ def prune(
             "steps": (*before.steps, step("prune", options, {"removed_blocks": list(removed)}, seed=spec.seed)),
         }
     )
-    facts = save_checkpoint(loaded, output, facts, card=card)
-    watch.end("same logits, same cached generation")
-    return facts
+    return saved_or_found(lambda: save_checkpoint(loaded, output, facts, card=card), output, "prune", options, watch)
 
 
 def refuse_early(spec: PruneSpec, blocks: int) -> None:
