@@ -167,3 +167,30 @@ def test_ctrl_c_ends_with_130_and_the_command_goes_on(place: Path, tmp_path: Pat
     assert "the same command continues" in err
     assert "Traceback" not in err
     assert list((output.with_name("healed.healing") / "checkpoints").iterdir())
+
+
+@pytest.mark.slow
+def test_the_same_command_under_torchrun(place: Path, tmp_path: Path, capsys: Any) -> None:
+    import torch
+    from safetensors.torch import load_file
+
+    words = [*BUDGET[:2], "--sequences-per-update", "8", *BUDGET[4:], "--microbatch-tokens", "150"]
+    alone, two = tmp_path / "alone", tmp_path / "two"
+    code, _, err = run(typed(place, *words, output=alone), capsys)
+    assert code == 0, err
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*launcher, "-m", "regrow", *typed(place, *words, "--json", output=two)]
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    answer = json.loads(done.stdout)
+    facts = read_facts(alone)
+    assert facts is not None
+    assert answer["healing_tokens"] == facts.healing_tokens
+    assert answer["steps"][-1]["outcome"]["processes"] == 2
+    one, other = (load_file(folder / "model.safetensors") for folder in (alone, two))
+    assert one.keys() == other.keys()
+    for name, weight in one.items():
+        assert float((weight.float() - other[name].float()).abs().max()) < 1e-4, name
+    assert torch.isfinite(next(iter(other.values()))).all()
+    assert not two.with_name("two.healing").exists()

@@ -40,9 +40,12 @@ def cuts_of(loaded: LoadedModel) -> tuple[Cut, ...]:
 def streams_at(model: nn.Module, places: Sequence[int], positions: torch.Tensor) -> Iterator[list[torch.Tensor]]:
     """Yield a list that one call of ``model`` fills with the streams (n, width) entering the blocks ``places``, read at
     the ``positions`` (n,) of the flattened batch; the number of blocks means what leaves the last one."""
+    ordered: list[torch.Tensor] = []
+    if not places:
+        yield ordered
+        return
     blocks = list(blocks_of(model))
     found: dict[int, torch.Tensor] = {}
-    ordered: list[torch.Tensor] = []
 
     def keep(place: int, state: torch.Tensor) -> None:
         # A recomputed forward (gradient checkpointing) comes here a second time and must not be heard.
