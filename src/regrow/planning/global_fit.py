@@ -7,6 +7,8 @@ random.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares, minimize
@@ -42,23 +44,39 @@ def fit_global(pilots: Pilots, *, shape: ShapeName = "exponential", transfer: Tr
     return assemble(pilots, points, shape, transfer, "global")
 
 
-def best_point(problem: Problem) -> Floats:
+TIGHT, LOOSE = 1e-13, 1e-5
+"""Tolerances of a descent: to state the optimum, and to see whether there is a better one elsewhere."""
+
+
+def best_point(problem: Problem, *, tolerance: float = TIGHT) -> Floats:
     """Return the global minimum (a, log tau, T of the other pools) of one capability's problem."""
     starts = grid_minima(problem)
     starts.append(np.clip(problem.study_start(), *problem.bounds()))
-    ends = [_descend_tightly(problem, start) for start in starts]
+    ends = [_descend(problem, start, tolerance) for start in starts]
     nothing = problem.settled(np.zeros(2 + len(problem.others)))
     best, arrived = min([*ends, (nothing, True)], key=lambda end: problem.objective(end[0]))
-    if not arrived and problem.others:
+    if not arrived and problem.others and tolerance == TIGHT:
         # Along the valley a / tau * T = constant a descent crawls; with T at its best it is two-dimensional.
         walked = _along_valley(problem, best)
-        best = min([best, walked, _descend_tightly(problem, walked)[0]], key=problem.objective)
+        best = min([best, walked, _descend(problem, walked, tolerance)[0]], key=problem.objective)
     return best
 
 
-def _descend_tightly(problem: Problem, start: Floats) -> tuple[Floats, bool]:
+def better_fit(fit: Fit, pilots: Pilots, *, margin: float) -> Fit:
+    """Return the global fit where it beats ``fit`` by more than ``margin`` (relative), else ``fit`` itself, capability
+    by capability: a quick look tells which, and only those are fitted to the last digit."""
+    points = {}
+    for c in np.flatnonzero(pilots.usable):
+        problem = problem_of(pilots, int(c), fit.curves.shape, fit.transfer)
+        quick = best_point(problem, tolerance=LOOSE)
+        if problem.objective(quick) < fit.objective[c] * (1 - margin):
+            points[int(c)] = (problem, best_point(problem))
+    better = assemble(pilots, points, fit.curves.shape, fit.transfer, "global")
+    return replace(better, objective=np.where(np.isnan(better.objective), fit.objective, better.objective))
+
+
+def _descend(problem: Problem, start: Floats, tolerance: float) -> tuple[Floats, bool]:
     """Return where a descent ends, and whether it arrived rather than ran out of steps."""
-    tolerance = 1e-13
     end = least_squares(
         problem.residual_function(),
         start,

@@ -9,7 +9,7 @@ from typing import Any
 
 from regrow.planning.cautions import cautions, local_optimum
 from regrow.planning.cost import RuleCost, Workload, cost_of
-from regrow.planning.global_fit import fit_global
+from regrow.planning.global_fit import better_fit
 from regrow.planning.least_squares import Fit, Transfer
 from regrow.planning.likelihood import CurveDraws, draw_curves
 from regrow.planning.misfit import Misfit, misfits
@@ -212,7 +212,7 @@ def _notes(pilots: Pilots, fit: Fit | None, plans: Sequence[PlannedRule], transf
         scopes = {one.allocation.scope for one in planned}
         said += cautions(fit, pilots, next((scope for scope in scopes if scope != "all-lora"), None))
         if fit.method == "study":
-            said += local_optimum(fit, fit_global(pilots, transfer=transfer), pilots)
+            said += local_optimum(fit, better_fit(fit, pilots, margin=1e-3), pilots)
     for one in planned:
         for note in one.allocation.mixture.notes if one.allocation.mixture else ():
             said.append(f"at {show_tokens(one.budget)}: {note}")

@@ -13,6 +13,7 @@ from regrow.errors import ConfigError, DataError
 from regrow.planning.curves import ShapeName
 from regrow.planning.global_fit import fit_global
 from regrow.planning.least_squares import Fit, Transfer, fit_study
+from regrow.planning.optimum import Objective
 from regrow.planning.pilots import (
     BUDGETS,
     DEV_ITEMS,
@@ -23,7 +24,7 @@ from regrow.planning.pilots import (
     PilotRun,
     Pilots,
 )
-from regrow.planning.planner import Mixture, Solver, checked_budget
+from regrow.planning.planner import Mixture, Solver, checked_budget, plan_mixture
 
 Floats = NDArray[np.float64]
 
@@ -115,6 +116,9 @@ class Evidence:
     transfer: Transfer = "free"
     seed: int = 0
     _fits: dict[tuple[ShapeName, Transfer], Fit] = field(default_factory=dict, compare=False, repr=False)
+    _mixtures: dict[tuple[ShapeName, Transfer, float, Objective], Mixture] = field(
+        default_factory=dict, compare=False, repr=False
+    )
 
     @staticmethod
     def of(pilots: Pilots, **more: Any) -> Evidence:
@@ -134,6 +138,14 @@ class Evidence:
             fitted = fit_study if self.solver == "study" and transfer != "signed" else fit_global
             self._fits[key] = fitted(self.the_pilots(rule), shape=shape, transfer=transfer)
         return self._fits[key]
+
+    def mixture(self, rule: str, shape: ShapeName, transfer: Transfer, budget: float, objective: Objective) -> Mixture:
+        """Return the best mixture under the fitted curves, found once."""
+        key = (shape, transfer, budget, objective)
+        if key not in self._mixtures:
+            curves, largest = self.fit(rule, shape, transfer).curves, self.the_pilots(rule).largest
+            self._mixtures[key] = plan_mixture(curves, budget, largest, objective=objective, solver=self.solver)
+        return self._mixtures[key]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from regrow.planning.curves import ShapeName
 from regrow.planning.least_squares import Transfer
 from regrow.planning.optimum import Objective
 from regrow.planning.pilots import PILOT_SCOPE
-from regrow.planning.planner import plan_mixture
 from regrow.planning.rule import Allocation, CallableRule, Design, Evidence, Needs
 from regrow.planning.scopes import choose_scope
 
@@ -40,7 +39,7 @@ class Planner(CallableRule):
         pilots = evidence.the_pilots(self.name)
         transfer = evidence.transfer if self.transfer == "free" else self.transfer
         fit = evidence.fit(self.name, self.shape, transfer)
-        mixture = plan_mixture(fit.curves, budget, pilots.largest, objective=self.objective, solver=evidence.solver)
+        mixture = evidence.mixture(self.name, self.shape, transfer, budget, self.objective)
         scope = choose_scope(pilots)[0] if self.selects_scope else PILOT_SCOPE
         return Allocation(
             tokens={pool: float(tokens) for pool, tokens in zip(pilots.pools, mixture.tokens, strict=True)},
