@@ -85,6 +85,22 @@ def test_a_shared_comparison_text_is_noticed(tiny_folder: Any, regrow: Any) -> N
     assert "the comparison text 'bundled-evaluation' and the calibration text" in " ".join(out.split())
 
 
+def test_healing_examples_are_a_calibration_text(tiny_folder: Any, regrow: Any, tmp_path: Path) -> None:  # noqa: F811
+    from regrow.capabilities.suites import healing_suite
+    from regrow.data.pools import Example, Pool, save_pool
+
+    for number, capability in enumerate(healing_suite("mini")):
+        name = capability.name
+        examples = [Example(name, f"{i}", f"Question {number} {i}?", "word " * (5 + i)) for i in range(6)]
+        save_pool(Pool(name, tuple(examples)), tmp_path / "pools" / name)
+    options = ("--samples", "2", "--chunk-tokens", "32", "--search", "one-shot", "--seeds", "0,1", "--items", "0")
+    words = ("search-study", tiny_folder("llama"), "-o", "study", "--text", "bundled,healing-pools", *options)
+    code, out, err = regrow(*words, "--pools", "pools", "--remove", "2", "--common-tokens", "512", "--json")
+    assert code == 0, err
+    runs = [run for run in json.loads(out)["runs"] if run["calibration"] == "healing-pools 2x32"]
+    assert len(runs) == 2 and runs[0]["loss"] != runs[1]["loss"]
+
+
 def test_grids_that_cannot_be_run(tiny_folder: Any, refused: Any, tmp_path: Path) -> None:  # noqa: F811
     folder = tiny_folder("llama")
     words = ("search-study", folder, "-o", "study")

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from regrow.cli.options import Device, Dtype, Json, Output, Quiet, SpecFile
+from regrow.cli.options import Device, Dtype, Json, Output, Pools, Quiet, SpecFile
 
 
 def search_study(
@@ -16,7 +16,8 @@ def search_study(
     output: Output,
     remove: Annotated[str | None, Parameter(help="How many blocks: a count (4) or a share (25%). Default: 4.")] = None,
     text: Annotated[
-        str | None, Parameter(help="Calibration texts, comma-separated (see `regrow prune --help`). Default: bundled.")
+        str | None,
+        Parameter(help="Texts, comma-separated: as --calibration of `regrow prune`. Default: bundled."),
     ] = None,
     samples: Annotated[str | None, Parameter(help="Chunks of a text, comma-separated. Default: 4,16.")] = None,
     chunk_tokens: Annotated[str | None, Parameter(help="Tokens of a chunk, comma-separated. Default: 128.")] = None,
@@ -43,6 +44,7 @@ def search_study(
     items: Annotated[
         int | None, Parameter(help="Dev items per capability behind the accuracy; 0 leaves it out. Default: 8.")
     ] = None,
+    pools: Pools = None,
     spec: SpecFile = None,
     dtype: Dtype = "auto",
     device: Device = "auto",
@@ -82,7 +84,7 @@ def search_study(
     asked = merged(SearchStudySpec, spec, given)
     from regrow.study.stages.search_study import study_search
 
-    study = study_search(model, asked, output, watch=watcher(quiet), dtype=dtype, device=device)
+    study = study_search(model, asked, output, watch=watcher(quiet), pools_folder=pools, dtype=dtype, device=device)
     if json:
         print_json({"output": str(output), **study.model_dump(mode="json")})
         return

@@ -16,7 +16,7 @@ from regrow.capabilities.suites import suite
 from regrow.criteria.objective import text_batches
 from regrow.criteria.order import candidates, removal_count
 from regrow.criteria.search_study import check_grid, search_study
-from regrow.data.calibration import CalibrationSet, load_calibration
+from regrow.data.calibration import CalibrationSet, load_calibration, make_set
 from regrow.data.text import open_text
 from regrow.errors import ConfigError, StudyError
 from regrow.models.families import blocks_of
@@ -24,12 +24,13 @@ from regrow.models.load import LoadedModel, load_model
 from regrow.protocols import Watcher
 from regrow.records.atomic import write_text
 from regrow.records.checkpoint import CheckpointFacts
-from regrow.records.fingerprint import file_sha256, fingerprint
+from regrow.records.fingerprint import fingerprint
 from regrow.records.results import ItemScore
 from regrow.records.search_study import CalibrationConfig, SearchRun, SearchStudy, SearchStudySpec
-from regrow.records.specs import EvalSpec
+from regrow.records.specs import EvalSpec, PruneSpec
 from regrow.records.store import RESULT, RunFolder
-from regrow.seeding import derive_seed
+from regrow.seeding import derive_seed, stream
+from regrow.study.stages.calibration import HEALING_POOLS, calibration_content, calibration_of
 from regrow.study.stages.evaluate import chosen_capabilities, evaluate
 from regrow.study.stages.text_checks import overlap_warnings
 from regrow.surgery import remove_blocks
@@ -38,21 +39,32 @@ KIND = "search-study"
 RUNS = "runs"
 CUTS = "cuts"
 COMMON_CHUNK = 256
+EVERYTHING = 10_000_000
+"""More tokens than any healing pool holds."""
 
 
 def study_search(
-    source: str, spec: SearchStudySpec, output: Path, *, watch: Watcher, dtype: str = "auto", device: str = "auto"
+    source: str,
+    spec: SearchStudySpec,
+    output: Path,
+    *,
+    watch: Watcher,
+    pools_folder: Path | None = None,
+    dtype: str = "auto",
+    device: str = "auto",
 ) -> SearchStudy:
     """Return the study in ``output``: its runs, overlap, variance shares and finding.
 
     Every search and every evaluation of a cut is kept as soon as it is done, so a stopped study continues. Equal cuts
-    are evaluated once. Raises ConfigError for a grid that cannot be run, before any of it is.
+    are evaluated once. The text "healing-pools" means chunks drawn from teacher-written healing examples, those in
+    ``pools_folder`` or the cache. Raises ConfigError for a grid that cannot be run, before any of it is.
     """
     configurations = spec.configurations()
     # With a finite stand-in: the real default depends on the model, and is finite too.
     check_grid(configurations, spec.searches, spec.seeds, spec.budget or 1.0)
     for reference in (*spec.texts, spec.common):
-        open_text(reference)
+        if reference != HEALING_POOLS or reference == spec.common:
+            open_text(reference)
     evaluation = EvalSpec(
         suite=spec.suite, capabilities=spec.capabilities, split="dev", items=spec.items or None, perplexity=False
     )
@@ -69,7 +81,7 @@ def study_search(
     asked = {
         "source": source,
         "weights_sha256": loaded.weights_sha256,
-        "files_sha256": {text: file_sha256(Path(text)) for text in (*spec.texts, spec.common) if Path(text).is_file()},
+        "texts_sha256": {text: _content(text, pools_folder) for text in (*spec.texts, spec.common)},
         "dtype": dtype,
         **spec.model_dump(mode="json"),
     }
@@ -84,7 +96,7 @@ def study_search(
             chunk_tokens=min(COMMON_CHUNK, context_limit(loaded.model) or COMMON_CHUNK),
             shuffle=False,
         )
-        texts = _Texts(loaded, common, watch)
+        texts = _Texts(loaded, common, pools_folder, watch)
         accuracy = _Accuracy(source, loaded, evaluation, output / CUTS, watch, dtype) if spec.items else None
         done = _runs_in(output)
         if done:
@@ -126,6 +138,12 @@ def read_search_study(folder: Path) -> SearchStudy:
         ) from error
 
 
+def _content(reference: str, pools_folder: Path | None) -> str:
+    """Return the hash of a text whose name does not fix its content, "" for any other."""
+    bare = reference.partition("#")[0]
+    return calibration_content(PruneSpec(calibration=bare), pools_folder=pools_folder)
+
+
 def _refuse_long_chunks(spec: SearchStudySpec, loaded: LoadedModel) -> None:
     limit = context_limit(loaded.model)
     longest = max(spec.chunk_tokens)
@@ -158,27 +176,40 @@ def _runs_in(output: Path) -> list[SearchRun]:
 class _Texts:
     """Draws the calibration sets of the grid; warns once about each that is short or shares text with ``common``."""
 
-    def __init__(self, loaded: LoadedModel, common: CalibrationSet, watch: Watcher) -> None:
+    def __init__(self, loaded: LoadedModel, common: CalibrationSet, pools_folder: Path | None, watch: Watcher) -> None:
         self._loaded = loaded
         self._watch = watch
+        self._pools_folder = pools_folder
         rows = [loaded.tokenizer.decode(ids[mask.bool()]) for ids, mask in zip(common.input_ids, common.attention_mask)]
         self._evaluated = {f"the comparison text '{common.name}'": rows}
         self._told: set[str] = set()
         self.warnings: list[str] = []
 
     def __call__(self, config: CalibrationConfig, seed: int) -> CalibrationSet:
-        found = load_calibration(
-            config.text,
-            self._loaded.tokenizer,
-            tokens=config.samples * config.chunk_tokens,
-            chunk_tokens=config.chunk_tokens,
-            seed=derive_seed(seed, KIND),
-        )
+        if config.text == HEALING_POOLS:
+            found = self._from_pools(config, seed)
+        else:
+            found = load_calibration(
+                config.text,
+                self._loaded.tokenizer,
+                tokens=config.samples * config.chunk_tokens,
+                chunk_tokens=config.chunk_tokens,
+                seed=derive_seed(seed, KIND),
+            )
         if len(found) < config.samples:
             self._warn(f"'{config.text}' holds only {len(found)} chunks of {config.chunk_tokens} tokens", config.name)
         for warning in overlap_warnings(found, self._loaded.tokenizer, self._evaluated):
             self._warn(warning, config.text)
         return found
+
+    def _from_pools(self, config: CalibrationConfig, seed: int) -> CalibrationSet:
+        """Return chunks drawn from all healing examples: pools have a fixed order, so the seed picks among chunks."""
+        wanted = PruneSpec(
+            calibration=HEALING_POOLS, calibration_tokens=EVERYTHING, chunk_tokens=config.chunk_tokens, seed=seed
+        )
+        whole = calibration_of(wanted, self._loaded, watch=self._watch, pools_folder=self._pools_folder, warn=False)
+        rows = stream(seed, KIND, "pools").permutation(len(whole))[: config.samples].tolist()
+        return make_set(HEALING_POOLS, whole.input_ids[rows], whole.attention_mask[rows])
 
     def _warn(self, warning: str, about: str) -> None:
         if about not in self._told:
