@@ -15,9 +15,8 @@ import argparse
 import json
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from statistics import mean
 from typing import NamedTuple
 
 PRUNED = "pruned"
@@ -33,6 +32,11 @@ class Point(NamedTuple):
     @property
     def name(self) -> str:
         return f"{self.scope}-{self.tokens}-seed{self.seed}"
+
+
+def mean(values: Iterable[float]) -> float:
+    found = list(values)
+    return sum(found) / len(found)
 
 
 def points_of(options: argparse.Namespace) -> list[Point]:
@@ -218,7 +222,7 @@ def draw(rows: list[dict], ends: dict[str, dict[str, float]], stem: Path) -> Non
         whole = alt.Chart(alt.Data(values=[{"score": top, "say": "unpruned"}]))
         layers = alt.layer(
             whole.mark_rule(strokeWidth=1.5, strokeDash=[5, 4], color=theme.stages["unpruned"]).encode(y=y),
-            whole.mark_text(align="left", dx=4, dy=-8, color=theme.muted).encode(y=y, x=alt.value(0), text="say:N"),
+            whole.mark_text(align="left", dx=4, dy=12, color=theme.muted).encode(y=y, x=alt.value(0), text="say:N"),
             data.mark_line(strokeWidth=2.2).encode(x=x, y=y, color=colour),
             seeds.encode(x=x, y=y, color=colour, shape=shape),
         )
