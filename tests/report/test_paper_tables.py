@@ -169,6 +169,20 @@ def test_a_missing_pilot_leaves_points_and_says_what_is_missing(study_folder, tm
     assert found.recovery.points.filter(polars.col("family") == "llama").height > 0
 
 
+def test_a_study_folder_plans_as_the_published_file_does(study_folder, published_pilots_file, tmp_path):
+    from regrow.planning.overview import plan_families
+    from regrow.planning.pilot_files import read_pilots
+
+    for plan in plan_families(read_pilots(study_folder), [1e6], ["rah"], explained=False):
+        known = published_pilots_file["families"][plan.pilots.family]["allocations"]["rah"]
+        found = [plan.plans[0].allocation.tokens[pool] for pool in published_pilots_file["pools"]]
+        np.testing.assert_allclose(found, known, atol=5)
+        assert plan.scope_reason.startswith("highest sum of dev retentions")
+    write_run(tmp_path, "base", coordinates("llama", "unpruned"), {"math": 5}, {"math": 10})
+    with pytest.raises(DataError, match="has no pilots with dev evaluations"):
+        read_pilots(tmp_path)
+
+
 def test_pilots_of_a_study_under_way_do_not_stop_the_report(study_folder, tmp_path):
     shutil.copytree(study_folder, tmp_path / "study")
     for run in (tmp_path / "study" / "runs").glob("llama-pilot-general-*"):

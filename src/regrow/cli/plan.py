@@ -48,7 +48,7 @@ def plan(
     Parameters
     ----------
     pilots
-        A file of dev counts (layout in docs/planning.md), or a study folder with `pilots.json`.
+        A file of dev counts (layout in docs/planning.md), or a study folder: its `pilots.json`, else its pilot runs.
     """
     from regrow.cli.output import print_json, stdout_console
     from regrow.cli.plan_text import print_needs, print_plans

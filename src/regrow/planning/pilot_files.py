@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from regrow.errors import DataError, did_you_mean
 from regrow.planning.pilots import DEV_ITEMS, Pilots
 from regrow.records.atomic import write_json
+from regrow.records.study_runs import is_study
 
 Floats = NDArray[np.float64]
 
@@ -44,11 +45,15 @@ _FAMILY = (
 
 
 def read_pilots(path: Path) -> list[Pilots]:
-    """Return the pilots of every family in a file, or in ``pilots.json`` of a study folder.
+    """Return the pilots of every family in a file, in ``pilots.json`` of a folder, or in the runs of a study folder.
 
     Raises DataError for a file that is absent, not JSON, of another layout, or holds counts that cannot be. A pilot
     that is missing is NaN here and is asked for by name when a rule needs it.
     """
+    if path.is_dir() and not (path / FILE).exists() and is_study(path):
+        from regrow.planning.study_pilots import pilots_in_study
+
+        return pilots_in_study(path)
     content = _read(path)
     _refuse_unknown(content, _TOP, f"'{path}'")
     capabilities = _names(content, "capabilities", path)

@@ -13,9 +13,9 @@ from regrow.errors import DataError
 from regrow.planning.least_squares import Fit, fit_study
 from regrow.planning.likelihood import CurveDraws, draw_curves
 from regrow.planning.outlook import own_pool_retention
-from regrow.planning.pilot_counts import pilots_of
 from regrow.planning.pilot_files import FILE, read_pilots
-from regrow.planning.pilots import MIXTURE, PilotRun, Pilots
+from regrow.planning.pilots import Pilots
+from regrow.planning.study_pilots import family_pilots
 from regrow.report.paper.families import Family
 from regrow.report.paper.frames import frame_of
 from regrow.stats.intervals import wilson
@@ -93,7 +93,7 @@ def recovery_of(families: Sequence[Family], study: Path | None = None, *, seed: 
     for name in dict.fromkeys([*(family.name for family in families), *from_file]):
         family = next((one for one in families if one.name == name), None)
         try:
-            pilots, places = (None, {}) if family is None else pilots_from_runs(family)
+            pilots, places = (None, {}) if family is None else family_pilots(name, [*family.dev, *family.pilots])
         except DataError as error:
             notes.append(f"no curve is fitted: {error}")
             continue
@@ -118,39 +118,6 @@ def recovery_of(families: Sequence[Family], study: Path | None = None, *, seed: 
     return Recovery(
         frame_of(PilotPoint, points), frame_of(FittedCurve, fits), frame_of(CurvePoint, curves), tuple(notes)
     )
-
-
-def pilots_from_runs(family: Family) -> tuple[Pilots | None, dict[tuple[str, int], str]]:
-    """Return a family's dev counts and the run folder of each single-pool pilot; None without pilots, or without dev
-    evaluations of the unpruned and the pruned model."""
-    unpruned, pruned = (
-        next((run for run in family.dev if run.coordinates.stage == stage), None) for stage in ("unpruned", "pruned")
-    )
-    if not family.pilots or unpruned is None or pruned is None:
-        return None, {}
-    singles = [run for run in family.pilots if run.coordinates.pilot != MIXTURE]
-    capabilities = list(family.paired.capabilities)
-    met = dict.fromkeys(run.coordinates.pilot for run in singles)
-    # The suite's order, not the folders': the study's solver stops a last digit earlier or later in another one.
-    pools = [name for name in capabilities if name in met] + [name for name in met if name not in capabilities]
-    budgets = sorted({run.coordinates.budget for run in singles})
-    if not pools:
-        return None, {}
-    runs = {
-        PilotRun(run.coordinates.pilot, run.coordinates.budget, run.coordinates.scope, run.coordinates.seed): run
-        for run in family.pilots
-    }
-    pilots = pilots_of(
-        family.name,
-        capabilities,
-        pools,
-        budgets,
-        unpruned=unpruned.items,
-        pruned=pruned.items,
-        runs={key: run.items for key, run in runs.items()},
-    )
-    places = {(key.pool, key.tokens): run.place for key, run in runs.items() if key.pool != MIXTURE}
-    return pilots, places
 
 
 def _from_file(study: Path | None) -> dict[str, Pilots]:
