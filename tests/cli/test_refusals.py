@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-COMMANDS = ["quickstart", "prune", "rank", "repair", "heal", "eval", "plan", "report", "ls", "models"]
+COMMANDS = ["quickstart", "prune", "rank", "search-study", "repair", "heal", "eval", "plan", "report", "ls", "models"]
 
 
 def regrow(*words: object, cwd: Path) -> subprocess.CompletedProcess[str]:
