@@ -66,6 +66,7 @@ def test_long_examples_are_counted_as_dropped() -> None:
     assert max(entry.tokens for entry in plan.order) <= 80
     kept = sum(20 - sum(reasons.values()) for reasons in plan.dropped.values())
     assert 0 < kept < 60  # of the 60 there are
+    assert plan.unfit == {name: sum(reasons.values()) for name, reasons in plan.dropped.items()}
 
 
 def test_a_budget_of_less_than_one_update_is_refused() -> None:

@@ -220,6 +220,10 @@ class _Run:
         if watch is not None:
             for note in self.notes:
                 watch.note(f"note: {note}")
+            left_out = ", ".join(f"{count} of '{name}'" for name, count in self.plan.unfit.items() if count)
+            if left_out:
+                window = self.spec.max_sequence_tokens
+                watch.note(f"note: examples longer than {window} tokens or without a response are left out: {left_out}")
             if setup.packing and not self.done:
                 watch.note(f"note: sequences are padded instead of packed, because {setup.packing}")
 

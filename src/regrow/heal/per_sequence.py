@@ -8,7 +8,7 @@ rounding.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
@@ -20,6 +20,8 @@ from regrow.records.fingerprint import fingerprint
 Tensors = dict[str, torch.Tensor]
 Compute = Callable[[MicroBatch], list[Tensors]]
 """Returns the tensors (on the CPU) of each example of a micro-batch, in order."""
+
+STRETCH = 256
 
 Ids = tuple[tuple[int, ...], tuple[int, ...]]
 
@@ -49,7 +51,7 @@ class PerSequence:
         self._fresh: dict[Ids, Tensors] = {}
         self.computed_sequences = self.read_sequences = 0
         room = cache.limit_bytes
-        for batch in cut(list(distinct.values())):
+        for batch in _in_stretches(list(distinct.values()), cut):
             room -= sum(bytes_of(entry) for entry in batch.examples)
             if room < 0:
                 break
@@ -82,6 +84,16 @@ class PerSequence:
 
     def _key(self, ids: Ids) -> str:
         return fingerprint([self._identity, [list(part) for part in ids]])[:48]
+
+
+def _in_stretches(
+    examples: list[Example], cut: Callable[[Sequence[Example]], list[MicroBatch]]
+) -> Iterator[MicroBatch]:
+    """Yield micro-batches of neighbours in the order of their tokens: those that begin alike stay together, and the
+    search for shared beginnings, which takes the square of a stretch, stays short."""
+    ordered = sorted(examples, key=_ids)
+    for start in range(0, len(ordered), STRETCH):
+        yield from cut(ordered[start : start + STRETCH])
 
 
 def _ids(example: Example) -> Ids:

@@ -17,7 +17,8 @@ from regrow.records.specs import HealSpec
 @dataclass(frozen=True)
 class HealPlan:
     """The whole run in numbers. ``tokens`` are prompt and response tokens of all sequences, no padding;
-    ``response_tokens`` those that carry a loss; ``dropped`` counts the examples left out of each pool, by reason."""
+    ``response_tokens`` those that carry a loss; ``dropped`` counts the examples left out of each pool, by reason, those
+    that were left out when it was made among them; ``unfit`` those that this run's window or tokenizer leaves out."""
 
     budget_tokens: int
     updates: int
@@ -25,6 +26,7 @@ class HealPlan:
     response_tokens: int
     draws: tuple[PoolDraw, ...]
     dropped: dict[str, dict[str, int]]
+    unfit: dict[str, int]
     order: tuple[Example, ...] = field(repr=False)
 
     @property
@@ -66,6 +68,7 @@ class HealPlan:
             "cycles_by_pool": {name: round(cycles, 3) for name, cycles in self.cycles_by_pool.items()},
             "overshoot_tokens_by_pool": {name: round(over, 1) for name, over in self.overshoot_by_pool.items()},
             "dropped_by_pool": self.dropped,
+            "unfit_by_pool": self.unfit,
         }
 
     @property
@@ -86,7 +89,8 @@ def plan_heal(pools: Mapping[str, Pool] | Iterable[Pool], spec: HealSpec, tokeni
     Raises DataError for an unusable pool and ConfigError for an impossible budget, for example one that does not fill
     a single update.
     """
-    usable = {name: tokenise(pool, tokenizer, spec.max_sequence_tokens) for name, pool in by_name(pools).items()}
+    given = by_name(pools)
+    usable = {name: tokenise(pool, tokenizer, spec.max_sequence_tokens) for name, pool in given.items()}
     quotas = token_quotas(read_mixture(spec.mixture), usable, spec.tokens)
     mixture = draw_mixture(usable, quotas, seed=spec.seed, max_cycles=spec.max_cycles)
     count = len(mixture.sequences)
@@ -103,5 +107,6 @@ def plan_heal(pools: Mapping[str, Pool] | Iterable[Pool], spec: HealSpec, tokeni
         response_tokens=sum(len(entry.response_ids) for entry in mixture.sequences),
         draws=mixture.draws,
         dropped={name: dict(pool.dropped) for name, pool in usable.items()},
+        unfit={name: len(given[name].examples) - len(pool.examples) for name, pool in usable.items()},
         order=mixture.sequences,
     )

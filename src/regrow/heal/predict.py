@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 PROBED_SEQUENCES = 8
 SAMPLED_SEQUENCES = 4
+LOOKED_AT_UPDATES = 64
 
 
 @dataclass(frozen=True)
@@ -65,12 +66,15 @@ class Prediction:
 def predicted_update_bytes(
     maker: GradientMaker, plan: HealPlan, model: nn.Module, weights: Iterable[nn.Parameter]
 ) -> int:
-    """Return how much memory an update will take beyond what is in use now: gradients, moments, and the activations and
-    logits of the plan's largest micro-batch, scaled up from those of a few sequences. ``maker`` must be ready."""
+    """Return how much memory an update will take beyond what is in use now.
+
+    That is gradients and moments of the trained weights, and the activations and logits of the largest micro-batch
+    among the first updates, scaled up from those of a few sequences. ``maker`` must be ready.
+    """
     batch, reused = maker.microbatches(plan.update(0)[:SAMPLED_SEQUENCES])[0]
     kept = kept_bytes(lambda: maker.loss_of(0, 0, batch, 1, reused)[0], model.parameters())
     largest, responses = 0, 0
-    for part in _all_microbatches(maker, plan):
+    for part in _microbatches(maker, plan, min(plan.updates, LOOKED_AT_UPDATES)):
         largest = max(largest, part.computed_tokens)
         responses = max(responses, len(part.labels))
     # Beside what is kept: the gradient of the logits and the copy it is made from.
@@ -106,7 +110,7 @@ def predict(
                 peak = resident_bytes(loaded.device) + predicted_update_bytes(maker, plan, loaded.model, weights)
                 first, again, sampled = _timed(maker, plan.update(0)[:PROBED_SEQUENCES], loaded.device)
                 step = _step_seconds(weights)
-                computed = sum(part.computed_tokens for part in _all_microbatches(maker, plan))
+                computed = sum(part.computed_tokens for part in _microbatches(maker, plan, plan.updates))
             distinct = {(entry.prompt_ids, entry.response_ids): entry.tokens for entry in plan.order}
         finally:
             trained.withdraw()
@@ -152,5 +156,7 @@ def _step_seconds(weights: Sequence[nn.Parameter]) -> float:
     return taken
 
 
-def _all_microbatches(maker: GradientMaker, plan: HealPlan) -> list[MicroBatch]:
-    return [batch for update in range(plan.updates) for batch, _ in maker.microbatches(plan.update(update))]
+def _microbatches(maker: GradientMaker, plan: HealPlan, updates: int) -> Iterator[MicroBatch]:
+    for update in range(updates):
+        for batch, _ in maker.microbatches(plan.update(update)):
+            yield batch
