@@ -117,5 +117,7 @@ def test_grids_that_cannot_be_run(tiny_folder: Any, refused: Any, tmp_path: Path
     Path("study.yaml").write_text("serches: greedy\n")
     refused("did you mean 'searches'", *words, "--spec", "study.yaml")
     refused("cannot protect block 7", *words, "--protect", "7")
+    Path("short.txt").write_text("Too short.")
+    refused("shorter than one chunk of 128", *words, "--text", "bundled,short.txt")
     assert not (tmp_path / "study").exists()
     refused("chunks of 128 tokens", "search-study", gpt2_folder(tmp_path / "gpt2", 64), "-o", "s", "--remove", "1")

@@ -77,6 +77,17 @@ def study_search(
     remove = removal_count(spec.remove, count)
     candidates("a search", count, remove=remove, protect=spec.protect)
     _refuse_long_chunks(spec, loaded)
+    common = load_calibration(
+        spec.common,
+        loaded.tokenizer,
+        tokens=spec.common_tokens,
+        chunk_tokens=min(COMMON_CHUNK, context_limit(loaded.model) or COMMON_CHUNK),
+        shuffle=False,
+    )
+    texts = _Texts(loaded, common, pools_folder, watch)
+    # Every text is drawn once before any search, so that one that cannot be read is refused at once.
+    for config in configurations:
+        texts(config, spec.seeds[0])
     folder = RunFolder(output)
     asked = {
         "source": source,
@@ -89,14 +100,6 @@ def study_search(
         watch.note(f"'{output}' already holds this study")
         return read_search_study(output)
     with folder.claimed(KIND, asked):
-        common = load_calibration(
-            spec.common,
-            loaded.tokenizer,
-            tokens=spec.common_tokens,
-            chunk_tokens=min(COMMON_CHUNK, context_limit(loaded.model) or COMMON_CHUNK),
-            shuffle=False,
-        )
-        texts = _Texts(loaded, common, pools_folder, watch)
         accuracy = _Accuracy(source, loaded, evaluation, output / CUTS, watch, dtype) if spec.items else None
         done = _runs_in(output)
         if done:
