@@ -140,7 +140,8 @@ def like(value: torch.Tensor, weight: Any) -> torch.Tensor:
         return value
     from torch.distributed.tensor import distribute_tensor
 
-    return distribute_tensor(value, weight.device_mesh, weight.placements)
+    # Every process has read the whole tensor and takes its part: nothing is sent, so none waits for the others.
+    return distribute_tensor(value, weight.device_mesh, weight.placements, src_data_rank=None)
 
 
 def clear_checkpoints(folder: Path) -> None:
