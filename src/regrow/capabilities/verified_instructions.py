@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 from collections.abc import Iterator, Sequence
@@ -111,6 +112,8 @@ def _checkers(nltk_data: Path | None) -> Any:
             hint="python -m nltk.downloader punkt_tab, or set NLTK_DATA to the folder that holds it",
         ) from error
     DetectorFactory.seed = 0
+    # It reports every text whose language cannot be told, whole, on the terminal.
+    logging.getLogger("lm_eval").setLevel(logging.CRITICAL)
     return utils
 
 

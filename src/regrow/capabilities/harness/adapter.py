@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
 
@@ -52,7 +53,7 @@ class RegrowLM(LM):
         if isinstance(pretrained, LoadedModel):
             self.loaded = pretrained
         else:
-            self.loaded = load_model(pretrained, dtype=str(dtype), device=device or "auto")
+            self.loaded = load_model(pretrained, dtype=str(dtype), device=_present(device))
         self._rows = int(batch_size) if str(batch_size).isdecimal() else 32
         self._longest = max_length
         self.watch: Any = None
@@ -127,6 +128,11 @@ class RegrowLM(LM):
     def _end(self) -> None:
         if self.watch is not None:
             self.watch.end()
+
+
+def _present(device: str | None) -> str:
+    """Return the device asked for; "auto" for a CUDA device that is not there, which the harness asks for unbidden."""
+    return "auto" if device is None or (device.startswith("cuda") and not torch.cuda.is_available()) else device
 
 
 def _request(context: str, options: dict[str, Any]) -> Request:

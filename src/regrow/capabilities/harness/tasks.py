@@ -42,20 +42,11 @@ def run_tasks(
     measurements, called TASK.METRIC. Raises ConfigError for a task that the harness does not know, and DataError when
     its data cannot be had.
     """
-    try:
-        from lm_eval import simple_evaluate
-        from lm_eval.tasks import TaskManager
+    manager = known_tasks(names, folder)
+    from lm_eval import simple_evaluate
 
-        from regrow.capabilities.harness.adapter import RegrowLM
-    except ImportError as error:
-        raise DataError(f"tasks of the harness need another package ({error.name})", hint=INSTALL) from error
-    logging.getLogger("lm_eval").setLevel(logging.ERROR)
-    manager = TaskManager(include_path=str(folder) if folder is not None else None)
-    for name in names:
-        if name not in manager.all_tasks:
-            raise ConfigError(
-                f"lm-evaluation-harness knows no task '{name}'", hint=_near(name, list(manager.all_tasks))
-            )
+    from regrow.capabilities.harness.adapter import RegrowLM
+
     model = RegrowLM(loaded, batch_size=batch_size)
     model.watch = watch
     with CostMeter(loaded.model) as meter:
@@ -88,6 +79,28 @@ def run_tasks(
         ]
         cost = meter.cost(prompt_tokens=0, generated_tokens=0)
     return Evaluation(graded, _measurements(found["results"]), cost)
+
+
+def known_tasks(names: Sequence[str], folder: Path | None = None) -> Any:
+    """Return the harness's task manager. Raises ConfigError for a task that it does not know, and DataError when the
+    harness is not installed: both before any model is loaded."""
+    try:
+        from lm_eval.tasks import TaskManager
+    except ImportError as error:
+        raise DataError(f"tasks of the harness need another package ({error.name})", hint=INSTALL) from error
+    logging.getLogger("lm_eval").setLevel(logging.CRITICAL)
+    if folder is not None:
+        # Reading the harness's own thousands of definitions takes a while; where none of them is asked for it is left.
+        manager = TaskManager(include_path=str(folder), include_defaults=False)
+        if all(name in manager.all_tasks for name in names):
+            return manager
+    manager = TaskManager(include_path=str(folder) if folder is not None else None)
+    for name in names:
+        if name not in manager.all_tasks:
+            raise ConfigError(
+                f"lm-evaluation-harness knows no task '{name}'", hint=_near(name, list(manager.all_tasks))
+            )
+    return manager
 
 
 def _near(name: str, known: Sequence[str]) -> str:

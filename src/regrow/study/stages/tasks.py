@@ -12,7 +12,7 @@ from regrow.capabilities.wikitext import article_perplexity
 from regrow.capabilities.zero_shot import TASKS, capabilities
 from regrow.data.chat import chat_format_of
 from regrow.data.text import open_text
-from regrow.errors import ConfigError, DataError
+from regrow.errors import ConfigError
 from regrow.models.families import blocks_of
 from regrow.models.identity import model_identity
 from regrow.models.load import LoadedModel, load_model
@@ -70,7 +70,9 @@ def evaluate_tasks(
     articles = list(open_text("wikitext2:test", data_dir=data).documents()) if WIKITEXT in own else []
     others = [name for name in names if name not in own]
     if others:
-        _refuse_without_harness()
+        from regrow.capabilities.harness.tasks import known_tasks
+
+        known_tasks(others, definitions)
     watch.begin(f"loading {source}")
     loaded = load_model(source, dtype=dtype, device=device)
     watch.end(f"{len(blocks_of(loaded.model))} blocks")
@@ -130,15 +132,6 @@ def evaluate_tasks(
         )
         folder.write_evaluation(record, items)
     return record, items
-
-
-def _refuse_without_harness() -> None:
-    from importlib.util import find_spec
-
-    if find_spec("lm_eval") is None:
-        raise DataError(
-            "other tasks than regrow's own need lm-evaluation-harness", hint='pip install "regrow[lm-eval]"'
-        )
 
 
 def _wikitext(loaded: LoadedModel, articles: list[str], watch: Watcher) -> Evaluation:

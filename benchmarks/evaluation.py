@@ -1,0 +1,143 @@
+"""Items per second on real benchmark items: regrow against lm-evaluation-harness's hf backend, in one run.
+
+Both get the same requests, the harness's own ``Instance`` objects: GSM8K and IFEval prompts to be answered greedily up
+to the same number of tokens and to the same stops, MMLU and the zero-shot sets as continuations to be weighed. The
+hf backend is timed at several batch sizes and its best one counts. In float32 the answers must be the same texts and
+the likelihoods agree to 1e-3.
+
+Run: python benchmarks/evaluation.py --data DIR [--model embedded:smollm2-135m] [--items 32] [--only gsm8k] [--json]
+Target: at least 2 x on gsm8k and ifeval, at least 3 x on mmlu and the zero-shot sets.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+NEW_TOKENS = {"gsm8k": 256, "ifeval": 384}
+TARGET = {"gsm8k": 2.0, "ifeval": 2.0}
+
+
+def written(name: str, options: argparse.Namespace, loaded) -> list:
+    """Return the requests of a set to be answered, as rendered chats."""
+    from lm_eval.api.instance import Instance
+
+    from regrow.capabilities.evaluate import chosen_items
+    from regrow.capabilities.suites import suite
+    from regrow.data.chat import render_chat
+
+    capability = {"gsm8k": "math", "ifeval": "instruction_following"}[name]
+    (source,) = suite("full", [capability], data=options.data)
+    return [
+        Instance(
+            "generate_until",
+            {},
+            (
+                render_chat(loaded.tokenizer, item.messages, add_generation_prompt=True),
+                {"until": [], "max_gen_toks": options.new_tokens or NEW_TOKENS[name], "do_sample": False},
+            ),
+            number,
+        )
+        for number, item in enumerate(chosen_items(source, "test", options.items, seed=0))
+    ]
+
+
+def weighed(name: str, options: argparse.Namespace, loaded) -> list:
+    """Return the requests of a set to be weighed: a context and one continuation each."""
+    from lm_eval.api.instance import Instance
+
+    from regrow.capabilities.evaluate import chosen_items
+    from regrow.capabilities.prompts import CONTEXTS, prompt_of
+    from regrow.capabilities.suites import suite
+
+    (source,) = (
+        suite("full", ["knowledge"], data=options.data)
+        if name == "mmlu"
+        else suite("zero-shot", [name], data=options.data)
+    )
+    requests = []
+    for item in chosen_items(source, "test", options.items, seed=0):
+        contexts = item.facts.get(CONTEXTS) or [prompt_of(loaded.tokenizer, item)] * len(item.choices)
+        requests += [
+            Instance("loglikelihood", {}, pair, number)
+            for number, pair in enumerate(zip(contexts, item.choices, strict=True))
+        ]
+    return requests
+
+
+def timed(function, requests):
+    began, cpu = time.perf_counter(), time.process_time()
+    result = function(requests)
+    return result, time.perf_counter() - began, time.process_time() - cpu
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="local data folder")
+    parser.add_argument("--model", default="embedded:smollm2-135m")
+    parser.add_argument("--items", type=int, default=32, help="per set")
+    parser.add_argument("--batch-size", type=int, default=32, help="regrow's")
+    parser.add_argument("--their-batch-sizes", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--new-tokens", type=int, help="at most so many per answer (default: the suite's)")
+    parser.add_argument("--only", nargs="+", default=["gsm8k", "ifeval", "mmlu", "piqa", "winogrande", "arc_easy"])
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+
+    from lm_eval.models.huggingface import HFLM
+
+    from regrow.capabilities.harness.adapter import RegrowLM
+    from regrow.models.load import load_model
+
+    loaded = load_model(options.model, dtype=options.dtype, device=options.device)
+    ours = RegrowLM(loaded, batch_size=options.batch_size)
+    found = {}
+    for name in options.only:
+        write = name in NEW_TOKENS
+        requests = (written if write else weighed)(name, options, loaded)
+        call = "generate_until" if write else "loglikelihood"
+        # A first short pass of each, so that neither pays for allocations and lazy imports.
+        getattr(ours, call)(requests[:1])
+        result, wall, cpu = timed(getattr(ours, call), requests)
+        theirs = {}
+        for size in options.their_batch_sizes:
+            model = HFLM(pretrained=loaded.model, tokenizer=loaded.tokenizer, batch_size=size)
+            function = getattr(model, call)
+            function(requests[:1], disable_tqdm=True)
+            theirs[size] = timed(lambda some, function=function: function(some, disable_tqdm=True), requests)
+        best = min(theirs, key=lambda size: theirs[size][1])
+        (answers, their_wall, their_cpu) = theirs[best]
+        if write:
+            same = sum(a.strip() == b.strip() for a, b in zip(result, answers, strict=True))
+        else:
+            same = sum(abs(a[0] - b[0]) <= 1e-3 for a, b in zip(result, answers, strict=True))
+        found[name] = {
+            "requests": len(requests),
+            "seconds": wall,
+            "requests_per_second": len(requests) / wall,
+            "their_seconds": {size: of[1] for size, of in theirs.items()},
+            "their_best_batch_size": best,
+            "ratio": their_wall / wall,
+            "cpu_ratio": their_cpu / cpu,
+            "same": same,
+            "target": TARGET.get(name, 3.0),
+        }
+        if not options.json:
+            facts = found[name]
+            print(
+                f"{name:14s} {facts['requests_per_second']:7.2f} requests/s  {facts['ratio']:5.2f} x hf at batch size "
+                f"{best} (CPU time {facts['cpu_ratio']:5.2f} x, target {facts['target']:.0f} x)  "
+                f"same {same}/{len(requests)}",
+                flush=True,
+            )
+    if options.json:
+        print(json.dumps({"model": options.model, "dtype": options.dtype, "sets": found}, indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
