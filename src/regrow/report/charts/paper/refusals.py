@@ -63,7 +63,9 @@ def refusals_figure(paper: Paper) -> PaperFigure | None:
 
 def _axis(title: str, lowest: float) -> alt.Axis:
     ticks = [quarter / 4 for quarter in range(round(lowest * 4), 5)]
-    return alt.Axis(format="%", title=title, values=ticks, labelOverlap=True, labelFlush=False, grid=True)
+    return alt.Axis(
+        format="%", title=title, values=ticks, labelOverlap=True, labelPadding=8, labelFlush=False, grid=True
+    )
 
 
 def _panel(name: str, frame: polars.DataFrame, inks: list[Ink], lowest: float) -> Panel:
