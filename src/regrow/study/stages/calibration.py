@@ -32,7 +32,7 @@ def calibration_content(
     if spec.calibration == HEALING_POOLS:
         return pools_content(suite, pools_folder, only_pools) or ""
     try:
-        file = Path(spec.calibration).expanduser()
+        file = Path(spec.calibration.partition("#")[0]).expanduser()  # FILE.jsonl#field
         return file_sha256(file) if file.is_file() else ""
     except OSError:
         return ""
