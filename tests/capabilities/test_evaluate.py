@@ -11,7 +11,7 @@ from regrow.capabilities.evaluate import Evaluation, chosen_items, evaluate
 from regrow.capabilities.generation import Request, generate
 from regrow.capabilities.perplexity import perplexity_of
 from regrow.data.chat import render_chat, stop_texts_of
-from regrow.errors import DataError
+from regrow.errors import DataError, ModelError
 from regrow.models.load import LoadedModel
 from regrow.protocols import Item
 from regrow.records.fingerprint import text_fingerprint
@@ -257,3 +257,85 @@ def test_smollm2_on_the_mini_suite_with_and_without_early_leave(smollm2: LoadedM
     assert sum(numbers["score"] for numbers in by_name.values()) / 6 > 0.4
     knowledge = [item for item in fast.items if item.capability == "knowledge"]
     assert all(0 < float(item.details["confidence"] or 0) <= 1 and item.response for item in knowledge)
+
+
+class Interrupted(BaseException):
+    """What a test does in place of Ctrl-C."""
+
+
+class InterruptingRecorder(Recorder):
+    """Interrupts at the first advance of the task numbered ``task``, after ``after`` units."""
+
+    def __init__(self, task: int, after: float = 0) -> None:
+        super().__init__()
+        self.task, self.after = task, after
+
+    def advance(self, done: float, **facts: Any) -> None:
+        super().advance(done, **facts)
+        if sum(kind == "begin" for kind, _ in self.told) == self.task and done >= self.after:
+            raise Interrupted
+
+
+def test_interrupted_work_is_not_told_as_done() -> None:
+    watch = InterruptingRecorder(task=1)
+    with pytest.raises(Interrupted):
+        evaluate(loaded_toy(), [], SPEC, text=TEXT, watch=watch)
+    assert [kind for kind, _ in watch.told] == ["begin", "advance"]
+
+
+@pytest.mark.parametrize("task", [1, 2])
+def test_what_was_graded_before_an_interruption_is_handed_over_and_taken_up(task: int) -> None:
+    loaded = loaded_toy()
+    whole = measured(loaded)
+    parts: dict[str, list[ItemScore]] = {}
+
+    def keep(scores: list[ItemScore]) -> None:
+        parts[scores[0].capability] = scores
+
+    with pytest.raises(Interrupted):
+        measured(loaded, watch=InterruptingRecorder(task, after=3), on_part=keep, on_finished=keep)
+    kept = [score for scores in parts.values() for score in scores]
+    assert 0 < len(kept) < len(whole.items)
+    again = measured(loaded, resume_from=[item.model_copy(update={"seconds": -1.0}) for item in kept])
+    assert without_times(again.items) == without_times(whole.items)
+    assert sum(item.seconds == -1.0 for item in again.items) == len(kept)
+
+
+def test_parts_are_handed_over_while_work_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    import regrow.capabilities.evaluate as module
+
+    monkeypatch.setattr(module, "PART_SECONDS", 0.0)
+    parts: list[list[ItemScore]] = []
+    result = measured(loaded_toy(), on_part=parts.append)
+    assert len(parts) > 10
+    for part in parts:
+        own = [item for item in result.items if item.capability == part[0].capability]
+        ids = [item.item_id for item in own]
+        assert [item.item_id for item in part] == [name for name in ids if name in {item.item_id for item in part}]
+        assert len(part) < len(own)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_model_without_finite_probabilities_is_named(value: float) -> None:
+    loaded = loaded_toy()
+    loaded.model.lm_head.weight.data.fill_(value)
+    with pytest.raises(ModelError, match="'qwen3' gives no finite probabilities") as caught:
+        evaluate(loaded, [LongestChoice()], SPEC.model_copy(update={"perplexity": False}))
+    assert "float32" in str(caught.value.hint)
+
+
+def test_a_question_that_does_not_fit_the_context_scores_nothing_and_says_so() -> None:
+    loaded = loaded_toy()
+    capability = HasSign("e")
+    chats = [each.messages for each in capability.items("test")]
+    prompts = [render_chat(loaded.tokenizer, chat, add_generation_prompt=True) for chat in chats]
+    lengths = [len(loaded.tokenizer(prompt).input_ids) for prompt in prompts]
+    loaded.model.config.max_position_embeddings = sorted(lengths)[4] + 1
+    watch = Recorder()
+    result = evaluate(loaded, [capability], SPEC.model_copy(update={"perplexity": False}), watch=watch)
+    for item, length in zip(result.items, lengths, strict=True):
+        fits = length <= sorted(lengths)[4]
+        assert ("fault" in item.details) != fits
+        if not fits:
+            assert item.score == 0 and item.response == "" and "context holds" in str(item.details["fault"])
+    assert sum(kind == "note" for kind, _ in watch.told) == sum(length > sorted(lengths)[4] for length in lengths)

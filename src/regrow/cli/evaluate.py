@@ -79,6 +79,8 @@ def evaluate(
         one_of(text, tasks, "--text and --tasks")
         one_of(endpoint, tasks, "--endpoint and --tasks")
         names = tuple(part.strip() for part in tasks.split(",") if part.strip())
+        if not names:
+            raise ConfigError("no task was named", hint="--tasks boolq,piqa,wikitext")
         given |= {"suite": "tasks", "capabilities": names, "perplexity": bool(perplexity)}
     asked = merged(EvalSpec, spec, given)
     if asked.suite != "tasks" and (few_shot is not None or chat):
