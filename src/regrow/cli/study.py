@@ -317,15 +317,18 @@ def _report(study: Path, watch: Any) -> Path | None:
     from regrow.report.charts.paper.all import paper_figures
     from regrow.report.paper.grids import grids_of
     from regrow.report.paper.paper import paper_of
+    from regrow.report.paper_files import write_paper_files
     from regrow.report.study_page import write_study_page
 
     page = study / "report" / "report.html"
     watch.begin("drawing the report")
     try:
         paper = paper_of(read_study(study))
-        write_study_page(page, paper, grids_of(paper), paper_figures(paper))
+        grids, figures = grids_of(paper), paper_figures(paper)
+        write_study_page(page, paper, grids, figures)
+        write_paper_files(page.parent, paper, grids, figures)
     except DataError as error:
         watch.note(f"note: no report yet: {error}")
         return None
-    watch.end(f"tables and figures as files: regrow report {study}")
+    watch.end(f"tables and figures beside it in {page.parent}")
     return page

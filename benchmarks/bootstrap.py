@@ -1,7 +1,7 @@
 """Prints how long both paired bootstraps take at the study's size, and how much a plain Python loop takes instead.
 
 2,000 resamples of 1,350 items x 2 methods x 3 seeds; target: both together under 0.5 s and at least 50 x the loop.
-Run: python benchmarks/statistics.py [--json]
+Run: python benchmarks/bootstrap.py [--json]
 """
 
 from __future__ import annotations
