@@ -10,13 +10,13 @@ from regrow.capabilities.evaluate import chosen_items
 from regrow.capabilities.evaluate import evaluate as measure
 from regrow.capabilities.suites import suite
 from regrow.data.chat import chat_format_of
-from regrow.data.text import open_text
+from regrow.data.text import read_text
 from regrow.errors import ConfigError, DataError, did_you_mean
 from regrow.models.families import blocks_of, parameter_count
 from regrow.models.identity import model_identity
 from regrow.models.load import LoadedModel, load_model
 from regrow.protocols import Capability, Watcher
-from regrow.records.fingerprint import fingerprint
+from regrow.records.fingerprint import fingerprint, text_fingerprint
 from regrow.records.results import ItemScore, ModelCardFacts, RunRecord, Stage, provenance
 from regrow.records.specs import EvalSpec
 from regrow.records.store import RunFolder, read_evaluation
@@ -49,12 +49,14 @@ def evaluate(
     """
     chosen = chosen_capabilities(spec, data)
     remote = engine == "openai"
+    read = None if text is None or not spec.perplexity else read_text(text, data_dir=data)
     asked = {
         "model_sha256": fingerprint([endpoint, source]) if remote else model_identity(source).sha256,
         "spec": spec.model_dump(mode="json"),
         "label": label,
         "dtype": dtype,
-        **_asked_beside(chosen, spec, text, engine),
+        **_asked_beside(chosen, spec, engine),
+        **({} if read is None else {"perplexity_text": text, "perplexity_text_sha256": text_fingerprint(read)}),
     }
     folder = RunFolder(output)
     if folder.finished("evaluation", asked):
@@ -65,7 +67,6 @@ def evaluate(
         else:
             watch.note(f"'{output}' already holds this evaluation")
             return found
-    read = None if text is None or not spec.perplexity else open_text(text, data_dir=data).text()
     writer = _engine(engine, endpoint, source, dtype)
     if loaded is None and writer is None:
         watch.begin(f"loading {source}")
@@ -113,19 +114,27 @@ def evaluate(
     return record, result.items
 
 
-def _asked_beside(chosen: list[Capability], spec: EvalSpec, text: str | None, engine: str) -> dict[str, Any]:
+def _asked_beside(chosen: list[Capability], spec: EvalSpec, engine: str) -> dict[str, Any]:
     """Return what else identifies a request. The embedded items are part of the program; others are told by content."""
     beside: dict[str, Any] = {}
     if spec.suite != "mini":
+        found = {
+            capability.name: chosen_items(capability, spec.split, spec.items, spec.seed)  # type: ignore[arg-type]
+            for capability in chosen
+        }
+        for name, items in found.items():
+            if not items:
+                raise ConfigError(
+                    f"the suite '{spec.suite}' has no {spec.split} items of {name}",
+                    hint="leave --split out, or choose test",
+                )
         beside["items_sha256"] = fingerprint(
             [
-                [item.capability, item.item_id, list(item.messages), item.gold, list(item.choices)]
-                for capability in chosen
-                for item in chosen_items(capability, spec.split, spec.items, spec.seed)  # type: ignore[arg-type]
+                [name, item.item_id, list(item.messages), item.gold, list(item.choices)]
+                for name, items in found.items()
+                for item in items
             ]
         )
-    if text is not None:
-        beside["perplexity_text"] = text
     if engine != "transformers":
         beside["engine"] = engine
     return beside
