@@ -11,19 +11,19 @@ SAID = ("name", "summary")
 
 
 def ls(what: str = "all", /, *, json: Json = False) -> None:
-    """List criteria, repairs, capabilities, scopes, losses, rules or embedded models.
+    """List criteria, repairs, capabilities, suites, scopes, losses, rules or embedded models.
 
     Parameters
     ----------
     what
-        all, criteria, repairs, capabilities, scopes, losses, rules or models.
+        all, criteria, repairs, capabilities, suites, scopes, losses, rules or models.
     """
     from rich.text import Text
 
     from regrow.cli.output import print_json, stdout_console
     from regrow.errors import ConfigError, did_you_mean
 
-    kinds = ("criteria", "repairs", "capabilities", "scopes", "losses", "rules", "models")
+    kinds = ("criteria", "repairs", "capabilities", "suites", "scopes", "losses", "rules", "models")
     if what != "all" and what not in kinds:
         raise ConfigError(f"there is no list of '{what}'", hint=did_you_mean(what, ["all", *kinds]))
     found = {kind: rows_of(kind) for kind in (kinds if what == "all" else (what,))}
@@ -75,6 +75,10 @@ def rows_of(kind: str) -> list[dict[str, Any]]:
         from regrow.capabilities.registry import CAPABILITIES
 
         entries = CAPABILITIES
+    elif kind == "suites":
+        from regrow.capabilities.suites import SUITES
+
+        entries = SUITES
     elif kind == "rules":
         from regrow.planning.registry import RULES
 
