@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -50,6 +51,19 @@ def resident_bytes(device: torch.device) -> int:
     import psutil
 
     return int(psutil.Process().memory_info().rss)
+
+
+def peak_bytes(device: torch.device) -> int:
+    """Return the most memory that this process, or its CUDA device, has had in use so far."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    try:
+        import resource
+    except ImportError:
+        # Windows keeps no such record for Python to read.
+        return resident_bytes(device)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def free_bytes(device: torch.device) -> int:

@@ -12,7 +12,7 @@ from torch import nn
 
 from regrow.data.pools import Example, Pool
 from regrow.heal.gradients import GradientMaker
-from regrow.heal.memory import free_bytes, kept_bytes, optimizer_bytes, resident_bytes
+from regrow.heal.memory import free_bytes, kept_bytes, optimizer_bytes, peak_bytes, resident_bytes
 from regrow.heal.microbatch import MicroBatch
 from regrow.heal.plan import HealPlan, plan_heal
 from regrow.heal.registry import SCOPES
@@ -110,6 +110,8 @@ def predict(
                 peak = resident_bytes(loaded.device) + predicted_update_bytes(maker, plan, loaded.model, weights)
                 first, again, sampled = _timed(maker, plan.update(0)[:PROBED_SEQUENCES], loaded.device)
                 step = _step_seconds(weights)
+                # What the probe itself took is no estimate.
+                peak = max(peak, peak_bytes(loaded.device))
                 computed = sum(part.computed_tokens for part in _microbatches(maker, plan, plan.updates))
             distinct = {(entry.prompt_ids, entry.response_ids): entry.tokens for entry in plan.order}
         finally:
