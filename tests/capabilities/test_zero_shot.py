@@ -17,7 +17,7 @@ from tests.capabilities.toys import loaded_toy
 
 pytest.importorskip("lm_eval", reason="the extra lm-eval is not installed")
 
-COUNT = 6
+COUNT = 4
 
 
 def shortened(shared: Path, folder: Path, name: str, count: int) -> Path:

@@ -17,7 +17,7 @@ from regrow.errors import DataError
 from regrow.protocols import Grade, Item
 from regrow.records.results import ItemScore
 
-LONGEST_CHECKED = 20_000
+LONGEST_CHECKED = 10_000
 """Characters of a response that are checked. Some of the checkers take time in the square of the length."""
 
 INSTALL = 'pip install "regrow[lm-eval]"'
