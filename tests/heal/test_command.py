@@ -194,3 +194,13 @@ def test_the_same_command_under_torchrun(place: Path, tmp_path: Path, capsys: An
         assert float((weight.float() - other[name].float()).abs().max()) < 1e-4, name
     assert torch.isfinite(next(iter(other.values()))).all()
     assert not two.with_name("two.healing").exists()
+
+
+@pytest.mark.slow
+def test_a_dry_run_without_pools_asks_a_few_prompts(place: Path, capsys: Any) -> None:
+    """The tiny model's tokens are letters, so every prompt of the suite is longer than the window: nothing is kept."""
+    code, out, err = run(["heal", str(place / "pruned"), *BUDGET, "--dry-run"], capsys)
+    assert code == 2
+    assert out == ""
+    assert "4 prompts of each are answered" in err
+    assert "has no usable example (dropped:" in err
