@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from regrow.errors import ModelError
+from regrow.errors import ModelError, StudyError
 from regrow.models.cache import cache_folder
 from regrow.models.quiet import quiet_transformers
 from regrow.records.atomic import new_folder
@@ -32,9 +32,13 @@ def folder_of_gguf(file: Path) -> tuple[Path | None, str]:
     if not (target / "config.json").exists():
         shutil.rmtree(target, ignore_errors=True)
         model, tokenizer = read_gguf(file, torch.float32)
-        with new_folder(target) as scratch, quiet_transformers():
-            model.save_pretrained(scratch)
-            tokenizer.save_pretrained(scratch)
+        try:
+            with new_folder(target) as scratch, quiet_transformers():
+                model.save_pretrained(scratch)
+                tokenizer.save_pretrained(scratch)
+        except StudyError:
+            if not (target / "config.json").exists():  # else another process put the very same files there
+                raise
     return target, sha256
 
 

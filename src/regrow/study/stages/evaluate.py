@@ -16,6 +16,7 @@ from regrow.models.families import blocks_of, parameter_count
 from regrow.models.identity import model_identity
 from regrow.models.load import LoadedModel, load_model
 from regrow.protocols import Capability, Watcher
+from regrow.records.checkpoint import CheckpointFacts
 from regrow.records.fingerprint import fingerprint, text_fingerprint
 from regrow.records.results import ItemScore, ModelCardFacts, RunRecord, Stage, provenance
 from regrow.records.specs import EvalSpec
@@ -186,7 +187,15 @@ def stage_of(loaded: LoadedModel) -> Stage:
         return "unpruned"
     if facts.healing_tokens:
         return "healed"
-    return "repaired" if facts.bridges else "pruned"
+    return "repaired" if repair_of(facts) else "pruned"
+
+
+def repair_of(facts: CheckpointFacts) -> str:
+    """Return the repair of a checkpoint by name, "" when it has none. A portable repair leaves no bridge, only its
+    step in the history."""
+    by_bridge = dict.fromkeys(bridge.method for bridge in facts.bridges)
+    by_step = dict.fromkeys(str(step.options.get("method", "")) for step in facts.steps if step.kind == "repair")
+    return ", ".join(by_bridge or by_step)
 
 
 def card_facts(loaded: LoadedModel) -> ModelCardFacts:
@@ -202,7 +211,7 @@ def card_facts(loaded: LoadedModel) -> ModelCardFacts:
         weights_sha256=loaded.weights_sha256,
         removed_blocks=facts.removed_blocks if facts else (),
         unpruned_blocks=facts.unpruned_blocks if facts else blocks,
-        repair=", ".join(dict.fromkeys(bridge.method for bridge in facts.bridges)) if facts else "",
+        repair=repair_of(facts) if facts else "",
         repair_parameters=sum(bridge.parameters for bridge in facts.bridges) if facts else 0,
         healing_tokens=facts.healing_tokens if facts else 0,
     )
