@@ -27,6 +27,8 @@ _SPEED_ONLY = {
     "checkpoint_every_seconds",
     "microbatch_tokens",
     "gradient_checkpointing",
+    "share_prefix",
+    "state_cache_gb",
 }
 _UNSERVED = "the study runner does not make what it reads"
 
