@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -281,6 +282,7 @@ def _fitting(loaded: LoadedModel | None, found: _Found, watch: Watcher | None) -
     if loaded is None or limit is None:
         return places
     kept: list[int] = []
+    too_long: Counter[str] = Counter()
     for at in places:
         entry = found.asked[at]
         tokens = len(tokenise_prompt(loaded.tokenizer, entry.prompt))
@@ -288,10 +290,15 @@ def _fitting(loaded: LoadedModel | None, found: _Found, watch: Watcher | None) -
             kept.append(at)
             continue
         fault = f"the prompt has {tokens} tokens, the model's context holds {limit}"
-        if watch is not None:
-            watch.note(f"note: {entry.item.item_id} scores 0: {fault}")
+        too_long[entry.capability.name] += 1
         grade = Grade(0.0, details={"fault": fault})
         found.put(at, _item_score(entry, grade, response="", prompt_tokens=tokens, generated_tokens=0, seconds=0.0))
+    if watch is not None:
+        for name, count in too_long.items():
+            watch.note(
+                f"note: {count} items of {name.replace('_', ' ')} score 0, because their prompts are longer than the "
+                f"model's context of {limit} tokens"
+            )
     return kept
 
 
