@@ -31,7 +31,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt scripts/install_torch.py
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(PIP) install --constraint constraints.txt --editable '.[dev]'
+	$(PIP) install --constraint constraints.txt --editable '.[dev,lm-eval]'
 	touch $@
 
 clean:

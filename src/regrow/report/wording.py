@@ -15,8 +15,28 @@ CAPABILITIES = {
 }
 """The six capabilities in the order in which every table shows them; others follow in the order they are met."""
 
-CHANCE = {"knowledge": 0.25, "safety": 0.5}
-"""Score of guessing: four choices, and a balanced refusal score. 0 elsewhere."""
+ZERO_SHOT = {
+    "boolq": "BoolQ",
+    "piqa": "PIQA",
+    "hellaswag": "HellaSwag",
+    "winogrande": "WinoGrande",
+    "arc_easy": "ARC-e",
+    "arc_challenge": "ARC-c",
+    "openbookqa": "OpenBookQA",
+}
+
+CHANCE = {
+    "knowledge": 0.25,
+    "safety": 0.5,
+    "boolq": 0.5,
+    "piqa": 0.5,
+    "hellaswag": 0.25,
+    "winogrande": 0.5,
+    "arc_easy": 0.25,
+    "arc_challenge": 0.25,
+    "openbookqa": 0.25,
+}
+"""Score of guessing: among the choices, and a balanced refusal score. 0 elsewhere."""
 
 STAGES = ("unpruned", "pruned", "repaired", "healed")
 
@@ -25,7 +45,7 @@ MINUS, DASH = "\N{MINUS SIGN}", "\N{EN DASH}"
 
 def capability_name(key: str) -> str:
     """Return the name of a capability as a reader knows it."""
-    return CAPABILITIES.get(key, key.replace("_", " ").capitalize())
+    return {**CAPABILITIES, **ZERO_SHOT}.get(key, key.replace("_", " ").capitalize())
 
 
 def percent(value: float, *, sign: bool = False) -> str:
