@@ -71,7 +71,7 @@ def test_help_answers_without_torch(command: str, tmp_path: Path) -> None:
         (["eval", "m", "-o", "out", "--capabilities", ","], "capabilities"),
         (["eval", "x" * 300, "-o", "out"], "no model at"),
         (["heal", "m", "-o", "out", "--tokens", "1k", "--learning-rate", "inf"], "learning_rate"),
-        (["repair", "m", "-o", "out", "--ridge", "nan"], "finite"),
+        (["repair", "m", "-o", "out", "--ridge", "nan"], "--ridge 'nan'"),
         (["prune", "m", "-o", "out", "--remove", "2", "--protect", "x"], "--protect 'x'"),
         (["prune", "m", "-o", "out", "--blocks", "0-999999999"], "no model has"),
         (["report", "absent"], "absent"),

@@ -43,7 +43,7 @@ def test_the_lease_of_a_dead_process_is_taken_at_once(tmp_path: Path) -> None:
     assert file.exists() and not LeaseWatch().live(file)
     with lease(file):
         assert json.loads(file.read_text())["process"] == os.getpid()
-    assert list(tmp_path.iterdir()) == []
+    assert [entry.name for entry in tmp_path.iterdir()] == [".lease.json.lock"]
 
 
 def test_another_machines_lease_is_judged_by_whether_it_moves(tmp_path: Path) -> None:
@@ -101,6 +101,7 @@ def test_of_many_takers_one_wins(tmp_path: Path) -> None:
         except LeaseTakenError:
             pass
 
+    assert LeaseWatch(0.0).live(file) is False
     threads = [threading.Thread(target=take) for _ in range(8)]
     for thread in threads:
         thread.start()

@@ -125,7 +125,7 @@ class HealSpec(Spec):
     rank: int = Field(default=16, gt=0)
     alpha: float = Field(default=32.0, gt=0)
     dropout: float = Field(default=0.05, ge=0, lt=1)
-    learning_rate: float | None = Field(default=None, gt=0, le=1)
+    learning_rate: float | None = Field(default=None, gt=0, le=1e6)
     sequences_per_update: int = Field(default=16, gt=0)
     max_sequence_tokens: int = Field(default=512, gt=1)
     warmup_fraction: float = Field(default=0.05, ge=0, lt=1)

@@ -59,25 +59,15 @@ class LeaseWatch:
 def lease(file: Path, watch: LeaseWatch | None = None, *, beat_seconds: float = BEAT_SECONDS) -> Iterator[None]:
     """Hold the lease in ``file`` while the block runs. Raises LeaseTakenError when another process holds it.
 
-    A lease without a live holder is taken over: it is renamed first, which only one of several takers can do.
+    A lease without a live holder is removed first, by one taker at a time and only if it is still the one that was
+    judged; then whoever creates the file anew holds it.
     """
     watch = watch or LeaseWatch()
     token = uuid.uuid4().hex
     while not _create(file, token):
         if watch.live(file):
             raise LeaseTakenError(str(file))
-        gone = file.with_name(f".{file.name}.{token}")
-        try:
-            file.rename(gone)
-        except FileNotFoundError:
-            continue
-        # Somebody may have taken over and begun to work between the look and the rename: give it back.
-        text = _read(gone)
-        if text is not None and not _holder_is_dead(text) and text != watch._seen.get(file, ("", 0.0))[0]:
-            with contextlib.suppress(OSError):
-                gone.rename(file)
-            raise LeaseTakenError(str(file))
-        gone.unlink(missing_ok=True)
+        _remove_dead(file, watch)
     stop = threading.Event()
     beats = threading.Thread(target=_beat, args=(file, token, stop, beat_seconds), daemon=True)
     beats.start()
@@ -87,6 +77,20 @@ def lease(file: Path, watch: LeaseWatch | None = None, *, beat_seconds: float = 
         stop.set()
         beats.join()
         if _token(_read(file)) == token:
+            file.unlink(missing_ok=True)
+
+
+def _remove_dead(file: Path, watch: LeaseWatch) -> None:
+    """Remove a lease without a live holder. Under a lock of the system, so that nobody removes the lease that another
+    taker has just created in its place."""
+    try:
+        import fcntl
+    except ImportError:
+        file.unlink(missing_ok=True)
+        return
+    with file.with_name(f".{file.name}.lock").open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        if file.exists() and not watch.live(file):
             file.unlink(missing_ok=True)
 
 
