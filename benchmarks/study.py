@@ -17,6 +17,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from tests.study.tiny_study import begin, tiny_spec, write_model
+
 from regrow.cli.output import SilentWatcher
 from regrow.records.atomic import write_json
 from regrow.records.results import Cost
@@ -25,7 +27,6 @@ from regrow.study.design import Step
 from regrow.study.folder import Done, StudyFolder
 from regrow.study.progress import progress_of
 from regrow.study.runner import run
-from tests.study.tiny_study import begin, tiny_spec, write_model
 
 
 def study_of(folder: Path, models: list[Path], *, perplexity: bool) -> int:
