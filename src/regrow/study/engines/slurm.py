@@ -3,6 +3,7 @@ machine."""
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -76,11 +77,21 @@ class SlurmEngine:
         if error is None:
             return Outcome(step_id, "busy" if job.result() == "busy" else "done")
         state = str(job.state).split()[0].rstrip("+")
-        lines = [line for line in str(error).splitlines() if line.strip()]
-        message = lines[-1].strip() if lines else type(error).__name__
+        message = _cause(str(error)) or type(error).__name__
         how = _ENDS.get(state)
         if how is None:
             how = "killed" if "has not produced any output" in str(error) else "error"
         if "out of memory" in str(error).lower() or "not enough memory" in str(error):
             how = "out of memory"
         return Outcome(step_id, how, message)
+
+
+def _cause(report: str) -> str:
+    """Return the exception in a job's report, which goes on with the traceback's end and the names of log files."""
+    said = [
+        line.strip() for line in report.splitlines() if re.match(r"[\w.]+(Error|Exception|Interrupt)\b", line.strip())
+    ]
+    if said:
+        return said[-1]
+    lines = [line.strip() for line in report.splitlines() if line.strip()]
+    return lines[-1] if lines else ""
