@@ -19,7 +19,7 @@ def facts(**changes):
         "steps": (
             Step(
                 kind="heal",
-                options={"pruned": "/home/somebody/work/pruned", "tokens": 61_000},
+                options={"pruned": "/work-of-mine/pruned", "tokens": 61_000},
                 outcome={"note": "``` | \n"},
                 provenance=record_of("healed").provenance,
             ),
@@ -45,8 +45,8 @@ def test_a_bridge_needs_regrow():
 
 
 def test_nobodys_folders_are_published():
-    text = model_card(facts(source="/home/somebody/models/mine"))
-    assert "somebody" not in text and "base_model" not in text
+    text = model_card(facts(source="/models-of-mine/mine"))
+    assert "models-of-mine" not in text and "base_model" not in text
     assert '"pruned": "pruned"' in text
 
 

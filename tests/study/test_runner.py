@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from regrow.errors import StudyError
+from regrow.protocols import SilentWatcher
 from regrow.records.store import read_evaluation
 from regrow.records.study_runs import read_study
 from regrow.study.engines.engine import Outcome
@@ -27,11 +28,10 @@ from regrow.study.lease import LeaseTakenError
 from regrow.study.progress import progress_of
 from regrow.study.runner import run
 from regrow.study.tidy import tidy
-from regrow.study.worker import QuietWatcher
 from tests.study.tiny_study import begin, tiny_spec, write_model
 
 
-class Notes(QuietWatcher):
+class Notes(SilentWatcher):
     def __init__(self) -> None:
         self.said: list[str] = []
 
@@ -121,7 +121,7 @@ def test_a_model_that_changed_is_noticed(tmp_path: Path) -> None:
     steps = begin(folder, tiny_spec(model))
     write_model(model, seed=1)
     with pytest.raises(StudyError, match="has changed since the study began"):
-        execute(folder, steps[0].id, watch=QuietWatcher())
+        execute(folder, steps[0].id, watch=SilentWatcher())
     with pytest.raises(StudyError, match="model changed"):
         begin(folder, tiny_spec(model))
 
@@ -293,6 +293,6 @@ def test_a_step_that_another_process_works_on_is_left_alone(model: Path, tmp_pat
     with lease(StudyFolder(folder).lease_file(steps[0].id)):
         assert next(row for row in progress_of(folder).steps if row.step_id == steps[0].id).state == "running"
         with pytest.raises(LeaseTakenError):
-            execute(folder, steps[0].id, watch=QuietWatcher())
+            execute(folder, steps[0].id, watch=SilentWatcher())
         with pytest.raises(StudyError, match="is being worked on"):
             tidy(folder)

@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from regrow.protocols import SilentWatcher
+
 
 def print_json(value: Any) -> None:
     """Write one JSON document to standard output (NaN as null)."""
@@ -43,18 +45,6 @@ def stdout_console() -> Console:
 def stderr_console() -> Console:
     """Return the console for progress, notes and errors."""
     return Console(stderr=True, emoji=False)
-
-
-class SilentWatcher:
-    """Follows work without a word (``--quiet``)."""
-
-    def begin(self, task: str, total: float | None = None, unit: str = "") -> None: ...
-
-    def advance(self, done: float, **facts: Any) -> None: ...
-
-    def end(self, summary: str = "") -> None: ...
-
-    def note(self, text: str) -> None: ...
 
 
 class PlainWatcher:

@@ -5,13 +5,11 @@ Every chart is as wide as its place on the page and is described in words for re
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from regrow.errors import ConfigError
-from regrow.records.atomic import write_bytes
 from regrow.report.charts.fates import fates_figure
+from regrow.report.charts.file import write_chart
 from regrow.report.charts.frame import Figure
 from regrow.report.charts.loss import loss_figure
 from regrow.report.charts.refusal import refusal_figure
@@ -32,18 +30,7 @@ def figures_of(table: MainTable, paired: Paired, loss: Sequence[LossPoint] = ())
 
 def save_figure(figure: Figure, path: Path, *, theme: Theme = LIGHT, width: int = 720) -> None:
     """Write a chart as .png (two pixels a point), .svg or .pdf, by the file's ending."""
-    import vl_convert
-
     spec = figure.spec(theme, width=width)
     spec["background"] = theme.surface
     spec["padding"] = 16
-    text = json.dumps(spec)
-    match path.suffix:
-        case ".png":
-            write_bytes(path, vl_convert.vegalite_to_png(text, scale=2))
-        case ".svg":
-            write_bytes(path, vl_convert.vegalite_to_svg(text).encode("utf-8"))
-        case ".pdf":
-            write_bytes(path, vl_convert.vegalite_to_pdf(text))
-        case other:
-            raise ConfigError(f"charts cannot be written as '{other}'", hint="name a .png, .svg or .pdf file")
+    write_chart(spec, path)

@@ -17,7 +17,7 @@ from regrow.heal.predict import predict
 from regrow.models.families import parameter_count
 from regrow.models.load import load_model
 from regrow.planning.cost import READ_FLOPS, TRAIN_FLOPS
-from regrow.protocols import Watcher
+from regrow.protocols import SilentWatcher, Watcher
 from regrow.records.results import Frozen, Number
 from regrow.records.specs import EvalSpec
 from regrow.records.study_spec import StudySpec
@@ -186,7 +186,7 @@ def _rates(spec: StudySpec, model: str) -> Rates:
     probe = EvalSpec(suite=spec.suite, split="dev", items=PROBE_ITEMS, perplexity=False)
     for one in chosen:
         began = time.monotonic()
-        result = measure(loaded, [one], probe, watch=_Nobody())
+        result = measure(loaded, [one], probe, watch=SilentWatcher())
         seconds[one.name] = (time.monotonic() - began) / max(1, len(result.items))
         generated[one.name] = result.cost.generated_tokens / max(1, len(result.items))
         prompt_tokens += result.cost.prompt_tokens / max(1, len(result.items)) / len(chosen)
@@ -209,13 +209,3 @@ def _rates(spec: StudySpec, model: str) -> Rates:
         training_rate=rate,
         start_seconds=start,
     )
-
-
-class _Nobody:
-    def begin(self, task: str, total: float | None = None, unit: str = "") -> None: ...
-
-    def advance(self, done: float, **facts: Any) -> None: ...
-
-    def end(self, summary: str = "") -> None: ...
-
-    def note(self, text: str) -> None: ...

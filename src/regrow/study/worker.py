@@ -6,26 +6,13 @@ import os
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 from regrow.models.save import CardWriter
-from regrow.protocols import Watcher
+from regrow.protocols import SilentWatcher, Watcher
 from regrow.study.execute import execute
 
 PARENT = "REGROW_STUDY_RUNNER"
 """Environment variable with the process id of the runner on this machine; a worker stops when it is gone."""
-
-
-class QuietWatcher:
-    """Follows work without a word."""
-
-    def begin(self, task: str, total: float | None = None, unit: str = "") -> None: ...
-
-    def advance(self, done: float, **facts: Any) -> None: ...
-
-    def end(self, summary: str = "") -> None: ...
-
-    def note(self, text: str) -> None: ...
 
 
 def run_step(study: Path, step_id: str, watch: Watcher, card: CardWriter | None = None) -> None:
@@ -39,7 +26,7 @@ def run_step_by_name(study: str, step_id: str) -> str:
     from regrow.study.lease import LeaseTakenError
 
     try:
-        execute(Path(study), step_id, watch=QuietWatcher())
+        execute(Path(study), step_id, watch=SilentWatcher())
     except LeaseTakenError:
         return "busy"
     return "done"

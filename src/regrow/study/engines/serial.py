@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from regrow.protocols import SilentWatcher
 from regrow.study.engines.engine import Outcome, how_it_failed
 from regrow.study.lease import LeaseTakenError
-from regrow.study.worker import QuietWatcher, run_step
+from regrow.study.worker import run_step
 
 
 class SerialEngine:
@@ -20,7 +21,7 @@ class SerialEngine:
 
     def start(self, step_id: str) -> None:
         try:
-            run_step(self._study, step_id, QuietWatcher())
+            run_step(self._study, step_id, SilentWatcher())
             self._ended.append(Outcome(step_id, "done"))
         except LeaseTakenError:
             self._ended.append(Outcome(step_id, "busy"))

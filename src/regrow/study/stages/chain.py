@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from regrow.data.chat import chat_format_of
-from regrow.errors import ModelError, StudyError
+from regrow.errors import DataError, ModelError, StudyError
 from regrow.models.families import blocks_of
 from regrow.models.load import LoadedModel, load_model
 from regrow.protocols import Watcher
 from regrow.records.atomic import refuse_used
 from regrow.records.checkpoint import CheckpointFacts, Step, read_facts
 from regrow.records.fingerprint import file_sha256
-from regrow.records.results import provenance
-from regrow.records.store import differences
+from regrow.records.results import ItemScore, RunRecord, provenance
+from regrow.records.store import RunFolder, differences, read_evaluation
 
 
 def facts_before(loaded: LoadedModel) -> CheckpointFacts:
@@ -74,6 +74,22 @@ def done_before(output: Path, kind: str, options: dict[str, Any]) -> CheckpointF
                 hint=f"delete '{output}' and run the same command again",
             )
     return facts
+
+
+def found_evaluation(
+    folder: RunFolder, asked: dict[str, Any], watch: Watcher
+) -> tuple[RunRecord, list[ItemScore]] | None:
+    """Return the finished evaluation in ``folder`` when it is the one asked for; None when it is to be measured, also
+    because what is there is damaged. Raises StudyError when the folder holds something else."""
+    if not folder.finished("evaluation", asked):
+        return None
+    try:
+        found = read_evaluation(folder.path)
+    except DataError as error:
+        watch.note(f"note: {error}; it is measured again")
+        return None
+    watch.note(f"'{folder.path}' already holds this evaluation")
+    return found
 
 
 def saved_or_found(

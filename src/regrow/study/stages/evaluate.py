@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +12,17 @@ from regrow.capabilities.evaluate import evaluate as measure
 from regrow.capabilities.suites import suite
 from regrow.data.chat import chat_format_of
 from regrow.data.text import read_text
-from regrow.errors import ConfigError, DataError, did_you_mean
+from regrow.errors import ConfigError, did_you_mean
 from regrow.models.families import blocks_of, parameter_count
 from regrow.models.identity import model_identity
 from regrow.models.load import LoadedModel, load_model
-from regrow.protocols import Capability, Watcher
+from regrow.protocols import Capability, Item, Watcher
 from regrow.records.checkpoint import CheckpointFacts
 from regrow.records.fingerprint import fingerprint, text_fingerprint
 from regrow.records.results import ItemScore, ModelCardFacts, RunRecord, Stage, provenance
 from regrow.records.specs import EvalSpec
-from regrow.records.store import RunFolder, read_evaluation
-from regrow.study.stages.chain import note_chat_format
+from regrow.records.store import RunFolder
+from regrow.study.stages.chain import found_evaluation, note_chat_format
 
 ENGINES = ("transformers", "vllm", "openai")
 
@@ -60,14 +61,9 @@ def evaluate(
         **({} if read is None else {"perplexity_text": text, "perplexity_text_sha256": text_fingerprint(read)}),
     }
     folder = RunFolder(output)
-    if folder.finished("evaluation", asked):
-        try:
-            found = read_evaluation(output)
-        except DataError as error:
-            watch.note(f"note: {error}; it is measured again")
-        else:
-            watch.note(f"'{output}' already holds this evaluation")
-            return found
+    there = found_evaluation(folder, asked, watch)
+    if there is not None:
+        return there
     writer = _engine(engine, endpoint, source, dtype)
     if loaded is None and writer is None:
         watch.begin(f"loading {source}")
@@ -129,16 +125,21 @@ def _asked_beside(chosen: list[Capability], spec: EvalSpec, engine: str) -> dict
                     f"the suite '{spec.suite}' has no {spec.split} items of {name}",
                     hint="leave --split out, or choose test",
                 )
-        beside["items_sha256"] = fingerprint(
-            [
-                [name, item.item_id, list(item.messages), item.gold, list(item.choices)]
-                for name, items in found.items()
-                for item in items
-            ]
-        )
+        beside["items_sha256"] = items_content(found)
     if engine != "transformers":
         beside["engine"] = engine
     return beside
+
+
+def items_content(found: Mapping[str, Sequence[Item]]) -> str:
+    """Return the hash of items by capability: what is asked, and what is right."""
+    return fingerprint(
+        [
+            [name, item.item_id, list(item.messages), item.gold, list(item.choices)]
+            for name, items in found.items()
+            for item in items
+        ]
+    )
 
 
 def _engine(name: str, endpoint: str | None, source: str, dtype: str) -> Engine | None:

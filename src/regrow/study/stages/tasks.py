@@ -17,13 +17,22 @@ from regrow.models.families import blocks_of
 from regrow.models.identity import model_identity
 from regrow.models.load import LoadedModel, load_model
 from regrow.protocols import Watcher
-from regrow.records.fingerprint import fingerprint
+from regrow.records.fingerprint import file_sha256, fingerprint
 from regrow.records.results import Cost, ItemScore, Measurement, RunRecord, provenance
 from regrow.records.specs import EvalSpec
-from regrow.records.store import RunFolder, read_evaluation
-from regrow.study.stages.evaluate import card_facts, stage_of
+from regrow.records.store import RunFolder
+from regrow.study.stages.chain import found_evaluation
+from regrow.study.stages.evaluate import card_facts, items_content, stage_of
 
 WIKITEXT = "wikitext"
+
+
+def _content_of(folder: Path | None) -> str:
+    """Return the hash of the task definitions in a folder, "" without one."""
+    if folder is None:
+        return ""
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    return fingerprint([[str(file.relative_to(folder)), file_sha256(file)] for file in files])
 
 
 def evaluate_tasks(
@@ -50,6 +59,12 @@ def evaluate_tasks(
     names = list(dict.fromkeys(spec.capabilities or ()))
     if not names:
         raise ConfigError("no task was named", hint="--tasks boolq,piqa,wikitext")
+    plain = few_shot in (None, 0) and not chat
+    own = [name for name in names if plain and (name in TASKS or name == WIKITEXT)]
+    sets = capabilities(data, own)
+    content = items_content({each.name: list(each.items("test")) for each in sets})
+    articles = list(open_text("wikitext2:test", data_dir=data).documents()) if WIKITEXT in own else []
+    others = [name for name in names if name not in own]
     asked = {
         "model_sha256": model_identity(source).sha256,
         "spec": spec.model_dump(mode="json"),
@@ -57,18 +72,13 @@ def evaluate_tasks(
         "dtype": dtype,
         "few_shot": few_shot,
         "chat": chat,
+        "items_sha256": fingerprint([content, articles]),
+        "definitions_sha256": _content_of(definitions),
     }
     folder = RunFolder(output)
-    if folder.finished("evaluation", asked):
-        watch.note(f"'{output}' already holds this evaluation")
-        return read_evaluation(output)
-    plain = few_shot in (None, 0) and not chat
-    own = [name for name in names if plain and (name in TASKS or name == WIKITEXT)]
-    sets = capabilities(data, own)
-    for each in sets:
-        each.items("test")
-    articles = list(open_text("wikitext2:test", data_dir=data).documents()) if WIKITEXT in own else []
-    others = [name for name in names if name not in own]
+    there = found_evaluation(folder, asked, watch)
+    if there is not None:
+        return there
     if others:
         from regrow.capabilities.harness.tasks import known_tasks
 

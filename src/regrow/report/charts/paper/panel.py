@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,8 +9,7 @@ from typing import Any, NamedTuple
 import altair as alt
 import polars
 
-from regrow.errors import ConfigError
-from regrow.records.atomic import write_bytes
+from regrow.report.charts.file import write_chart
 from regrow.report.charts.frame import framed
 from regrow.report.charts.paper.palette import Ink
 from regrow.report.theme import LIGHT, Theme
@@ -112,18 +110,7 @@ def _renamed(spec: Any, names: dict[str, str]) -> Any:
 
 def save_paper_figure(figure: PaperFigure, path: Path, *, theme: Theme = LIGHT) -> None:
     """Write a figure as .png (two pixels a point), .svg or .pdf, by the file's ending."""
-    import vl_convert
-
-    text = json.dumps(figure.whole_spec(theme))
-    match path.suffix:
-        case ".png":
-            write_bytes(path, vl_convert.vegalite_to_png(text, scale=2))
-        case ".svg":
-            write_bytes(path, vl_convert.vegalite_to_svg(text).encode("utf-8"))
-        case ".pdf":
-            write_bytes(path, vl_convert.vegalite_to_pdf(text))
-        case other:
-            raise ConfigError(f"charts cannot be written as '{other}'", hint="name a .png, .svg or .pdf file")
+    write_chart(figure.whole_spec(theme), path)
 
 
 def colour(inks: Sequence[Ink], field: str, theme: Theme) -> alt.Color:
