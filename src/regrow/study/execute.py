@@ -63,6 +63,7 @@ def execute(study: Path, step_id: str, *, watch: Watcher, card: CardWriter | Non
         cost = getattr(work, step.kind)()
         done = Done(finished=datetime.now(UTC).isoformat(timespec="seconds"), cost=cost, machine=platform.node())
         folder.write_done(step_id, done)
+        folder.log("done", step_id, seconds=round(cost.wall_seconds, 3))
         work.tidy()
         return done
 

@@ -122,7 +122,6 @@ class _Runner:
             self.attempts[step.id] -= 1
             return
         if outcome.how == "done" and self.folder.done(step.id) is not None:
-            self.folder.log("done", step.id, seconds=round(took, 3))
             self._finished(step, f"{took:.0f} s")
             return
         how = "error" if outcome.how == "done" else outcome.how
