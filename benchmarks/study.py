@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.study.tiny_study import begin, tiny_spec, write_model
 
-from regrow.cli.output import SilentWatcher
+from regrow.protocols import SilentWatcher
 from regrow.records.atomic import write_json
 from regrow.records.results import Cost
 from regrow.records.study_spec import EngineSpec
