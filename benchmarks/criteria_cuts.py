@@ -278,6 +278,7 @@ def main() -> None:
     parser.add_argument("--criteria", help="comma-separated; default: all")
     parser.add_argument("--items", type=int, default=12, help="dev items per capability")
     parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--so-far", action="store_true", help="print the tables of what is there when time is up")
     parser.add_argument("--stop-after", type=float, default=math.inf, help="seconds after which nothing new begins")
     options = parser.parse_args()
@@ -294,7 +295,7 @@ def main() -> None:
     names += [f"wrp/{kind}" for kind in SIMILARITIES if "wrp" in chosen]
     asked = {key: value for key, value in vars(options).items() if key not in UNRELATED}
     RunFolder(options.output).claim("criteria cuts", asked)
-    loaded = load_model(options.model, dtype=options.dtype, device="cpu")
+    loaded = load_model(options.model, dtype=options.dtype, device=options.device)
     book = Answers(loaded, options, counts, clock)
     answers: dict[str, dict[int, Any]] = {}
     folders: dict[str, Path] = {}

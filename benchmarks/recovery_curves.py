@@ -76,16 +76,16 @@ class Session:
                 self.folder / PRUNED,
                 watch=self.watch,
                 dtype="float32",
-                device="cpu",
+                device=self.options.device,
             )
             yield PRUNED
         for name, source in (("unpruned", self.options.model), (PRUNED, str(self.folder / PRUNED))):
             place = self.folder / "evaluations" / name
             if not (place / "result.json").exists():
-                evaluate(source, self.evaluation, place, watch=self.watch, dtype="float32", device="cpu")
+                evaluate(source, self.evaluation, place, watch=self.watch, dtype="float32", device=self.options.device)
                 yield name
         if not self._pools_there():
-            self.pools(load_model(self.options.model, dtype="float32", device="cpu"))
+            self.pools(load_model(self.options.model, dtype="float32", device=self.options.device))
             yield "pools"
 
     def _pools_there(self) -> bool:
@@ -117,7 +117,7 @@ class Session:
 
         place = self.folder / "evaluations" / point.name
         state = self.folder / "heals" / point.name
-        loaded = load_model(self.folder / PRUNED, dtype="float32", device="cpu")
+        loaded = load_model(self.folder / PRUNED, dtype="float32", device=self.options.device)
         own = float(dict(SCOPES.entry(point.scope).facts)["learning_rate"])
         spec = HealSpec(
             tokens=point.tokens,
@@ -134,7 +134,7 @@ class Session:
             watch=self.watch,
             label=point.name,
             dtype="float32",
-            device="cpu",
+            device=self.options.device,
             loaded=loaded,
         )
         facts = {
@@ -252,6 +252,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path("recovery"))
     parser.add_argument("--model", default="embedded:smollm2-135m")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--remove", default="13,14")
     parser.add_argument("--scopes", default="all-lora,cut-lora,last-k")
     parser.add_argument("--budgets", default="6000,12000,24000")

@@ -126,6 +126,9 @@ def _is_plain(module: Any) -> bool:
 
     if type(module) is not Linear or len(module.active_adapters) != 1:
         return False
+    # PEFT wraps a base in four bits in the same class; its weight is packed bytes of another shape and type.
+    if type(module.get_base_layer().weight) is not nn.Parameter:
+        return False
     name = module.active_adapters[0]
     return (
         name in module.lora_A and name not in module.lora_variant and not module.lora_bias[name] and not module.merged

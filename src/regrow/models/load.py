@@ -21,11 +21,14 @@ from regrow.models.embedded import PREFIX, find_embedded
 from regrow.models.families import anatomy_of
 from regrow.models.gguf import folder_of_gguf, read_gguf
 from regrow.models.hub import fetch_snapshot
+from regrow.models.one_key_head import guard_single_key_heads
 from regrow.models.placement import choose_device, choose_dtype
 from regrow.models.probe import check_decoder
 from regrow.models.quiet import quiet_transformers
 from regrow.records.checkpoint import CheckpointFacts, read_facts
 from regrow.records.fingerprint import file_sha256, fingerprint
+
+guard_single_key_heads()
 
 # Everything beside the weights that changes what a model answers. regrow.json is history, not behaviour.
 SHAPING_FILES = (
