@@ -170,7 +170,8 @@ def rows_of(options: argparse.Namespace) -> tuple[list[dict], dict[str, dict[str
         done = places / point.name / "healing.json"
         if done.exists():
             scores = scores_in(places / point.name)
-            rows.append({**point._asdict(), "mean": mean(scores.values()), **scores, **json.loads(done.read_text())})
+            trained = json.loads(done.read_text())["tokens"]  # a little over the budget, other for each seed
+            rows.append({**point._asdict(), "trained": trained, "mean": mean(scores.values()), **scores})
     return rows, ends
 
 
@@ -212,7 +213,7 @@ def draw(rows: list[dict], ends: dict[str, dict[str, float]], stem: Path) -> Non
         colours = [theme.stages["healed"], theme.stages["repaired"], theme.stages["pruned"], *theme.extra][
             : len(scopes)
         ]
-        x = alt.X("tokens:Q", title="healing tokens (thousands)")
+        x = alt.X("tokens:Q", title="budget of healing tokens (thousands)")
         y = alt.Y("score:Q", title="mean of six dev scores", scale=alt.Scale(zero=False), axis=alt.Axis(format="%"))
         legend = alt.Legend(title=None, orient="top", symbolSize=70)
         colour = alt.Color("scope:N", scale=alt.Scale(domain=scopes, range=colours), sort=scopes, legend=legend)
@@ -239,10 +240,11 @@ def draw(rows: list[dict], ends: dict[str, dict[str, float]], stem: Path) -> Non
     )
     save_figure(figure, stem.with_suffix(".png"))
     names = list(ends[PRUNED])
-    text = ["scope,tokens,seed,mean," + ",".join(names)]
-    text += [f"{end},0,," + ",".join(f"{v:.4f}" for v in (mean(s.values()), *s.values())) for end, s in ends.items()]
+    text = ["scope,tokens,seed,trained,mean," + ",".join(names)]
+    text += [f"{end},0,,0," + ",".join(f"{v:.4f}" for v in (mean(s.values()), *s.values())) for end, s in ends.items()]
     text += [
-        f"{row['scope']},{row['tokens']},{row['seed']}," + ",".join(f"{row[name]:.4f}" for name in ("mean", *names))
+        f"{row['scope']},{row['tokens']},{row['seed']},{row['trained']},"
+        + ",".join(f"{row[name]:.4f}" for name in ("mean", *names))
         for row in rows
     ]
     stem.with_suffix(".csv").write_text("\n".join(text) + "\n")

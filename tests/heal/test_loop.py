@@ -106,7 +106,10 @@ def test_merged_equals_unmerged_and_the_rest_is_the_same_bits(tmp_path: Path) ->
     assert all(weight.requires_grad for weight in loaded.model.parameters())
 
 
-@pytest.mark.parametrize("scope", ["cut-lora", "last-k", "partial", "bridges", "full"])
+OTHERS = ["cut-lora", "last-k", "partial", "bridges", "all-lora+bridges", "last-k+bridges", "partial+bridges", "full"]
+
+
+@pytest.mark.parametrize("scope", OTHERS)
 def test_other_scopes_learn_and_leave_the_rest_alone(tmp_path: Path, scope: str) -> None:
     loaded = sample_model(blocks=4)
     attach_bridge(loaded.model, 1, AffineBridge(32))
@@ -117,16 +120,20 @@ def test_other_scopes_learn_and_leave_the_rest_alone(tmp_path: Path, scope: str)
     after = weights_of(loaded.model)
     assert before.keys() == after.keys()
     changed = {name for name in before if not torch.equal(before[name], after[name])}
+    operators = {name for name in before if "exit_bridge" in name}
     if scope == "full":
         assert changed == set(before)
     elif scope == "bridges":
-        assert changed == {name for name in before if "exit_bridge" in name}
+        assert changed == operators
+    elif scope == "all-lora+bridges":
+        assert changed == operators | {name for name in before if name.endswith("_proj.weight")}
     elif scope == "cut-lora":
         assert changed == {name for name in before if name.endswith("_proj.weight") and name.split(".")[2] in "12"}
     else:
         expected = {name for name in before if ".layers.3." in name} | {"model.norm.weight"}
-        assert changed == expected | ({"model.embed_tokens.weight"} if scope == "partial" else set())
-    assert (result.adapter_folder is None) == (scope != "cut-lora")
+        expected |= operators if scope.endswith("+bridges") else set()
+        assert changed == expected | ({"model.embed_tokens.weight"} if scope.startswith("partial") else set())
+    assert (result.adapter_folder is None) == ("lora" not in scope)
     lines = [json.loads(line) for line in result.log_file.read_text().splitlines()]
     assert lines[-1]["loss"] < lines[0]["loss"]
 
@@ -398,3 +405,19 @@ def test_pools_may_come_as_a_list(tmp_path: Path) -> None:
     heal(by_list, pools, sample_spec(), tmp_path / "a")
     heal(by_name, sample_pools(), sample_spec(), tmp_path / "b")
     assert equal(weights_of(by_list.model), weights_of(by_name.model))
+
+
+def test_a_stopped_run_gives_the_bridges_back_as_they_were(tmp_path: Path) -> None:
+    loaded = sample_model(blocks=4)
+    attach_bridge(loaded.model, 1, AffineBridge(32))
+    loaded.facts = CheckpointFacts(source="tiny", unpruned_blocks=5, removed_blocks=(2,))
+    before = weights_of(loaded.model)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "run", loaded, scope="all-lora+bridges", on_progress=stop_at(3, KeyboardInterrupt))
+    assert equal(weights_of(loaded.model), before)
+    unbroken = sample_model(blocks=4)
+    attach_bridge(unbroken.model, 1, AffineBridge(32))
+    unbroken.facts = loaded.facts
+    resumed = run(tmp_path / "run", loaded, scope="all-lora+bridges")
+    run(tmp_path / "whole", unbroken, scope="all-lora+bridges")
+    assert resumed.resumed_at > 0 and equal(weights_of(loaded.model), weights_of(unbroken.model))

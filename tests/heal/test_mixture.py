@@ -106,7 +106,16 @@ def test_faults_are_sentences(tmp_path: Path) -> None:
         token_quotas("uniform", {}, 100)
     with pytest.raises(DataError, match=r"'empty' has no usable example \(dropped: 4 longer than 512 tokens\)"):
         draw_mixture(pools, {"math": 20.0, "empty": 20.0}, seed=0)
-    with pytest.raises(ConfigError, match="less than its shortest example"):
-        draw_mixture(pools, {"math": 9.0}, seed=0)
+    with pytest.raises(ConfigError, match=r"\(4 for 'math'\) are too few for an example of any pool"):
+        draw_mixture(pools, {"math": 4.0}, seed=0)
     with pytest.raises(DataError, match=r"2 examples would be used 10\.0 times \(limit: 5\)"):
         draw_mixture(pools, {"math": 300.0}, seed=0, max_cycles=5)
+
+
+def test_less_than_the_shortest_example_is_rounded_to_it_or_to_nothing() -> None:
+    pools = {"math": pool_of("math", [30, 20]), "talk": pool_of("talk", [10, 40])}
+    for quota, tokens in ((2.5e-12, 0), (9.9, 0), (10.0, 20), (19.0, 20)):
+        mixture = draw_mixture(pools, {"math": quota, "talk": 40.0}, seed=0)
+        draws = {draw.pool: draw for draw in mixture.draws}
+        assert draws["math"].tokens == tokens and draws["math"].quota_tokens == quota
+        assert draws["talk"].tokens >= 40 and mixture.tokens == draws["math"].tokens + draws["talk"].tokens

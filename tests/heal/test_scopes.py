@@ -95,6 +95,9 @@ def test_bridges_and_full() -> None:
     assert len(of_bridges) == 4
     assert set(applied(loaded, "bridges").parameters) == of_bridges
     assert set(applied(loaded, "full").parameters) == plain | of_bridges
+    for scope in ("all-lora", "last-k", "partial"):
+        beside = set(applied(loaded, f"{scope}+bridges").parameters)
+        assert beside == set(applied(loaded, scope).parameters) | of_bridges, scope
     # A repair stays as it was fitted under LoRA.
     assert not of_bridges & set(applied(loaded, "all-lora").parameters)
 

@@ -31,7 +31,9 @@ def ask(**changes: Any) -> HealSpec:
     return HealSpec(**{"tokens": 60_000, **changes})
 
 
-@pytest.mark.parametrize("scope", ["all-lora", "cut-lora", "last-k", "partial", "bridges", "full"])
+@pytest.mark.parametrize(
+    "scope", ["all-lora", "cut-lora", "last-k", "partial", "bridges", "all-lora+bridges", "last-k+bridges", "full"]
+)
 @pytest.mark.parametrize("loss", ["response-cross-entropy", "response-cross-entropy+0.5*distillation"])
 def test_what_can_be_done_is_let_through(scope: str, loss: str) -> None:
     validate(ask(scope=scope, loss=loss), facts=REPAIRED, pools=POOLS)
@@ -45,6 +47,8 @@ def test_what_can_be_done_is_let_through(scope: str, loss: str) -> None:
         ({"scope": "cut-lora"}, PRUNED.model_copy(update={"removed_blocks": ()}), "trains nothing"),
         ({"scope": "cut-lora"}, None, "trains nothing"),
         ({"scope": "bridges"}, PRUNED, "has no bridge"),
+        ({"scope": "all-lora+bridges"}, PRUNED, "'all-lora.bridges' has no bridge to train"),
+        ({"scope": "partial+bridges", "last_blocks": 29}, REPAIRED, "the model has 28 blocks"),
         ({"scope": "last-k", "last_blocks": 29}, PRUNED, "the model has 28 blocks"),
         ({"tokens": 45}, PRUNED, "cannot fill one update of 16"),
         ({"loss": "hidden-states"}, None, "no cut to look at"),

@@ -160,3 +160,17 @@ def test_a_missing_pilot_is_named_with_its_command(published_pilots: dict[str, P
     assert caught.value.hint is not None
     assert "regrow heal PRUNED" in caught.value.hint and "--tokens 100000" in caught.value.hint
     assert "regrow eval math-100k" in caught.value.hint and "--split dev" in caught.value.hint
+
+
+@pytest.mark.parametrize("fit", [fit_study, fit_global])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_smaller_pilots_give_the_same_curves_on_their_own_scale(
+    fit: Callable[..., Any], family: str, published_pilots: dict[str, Pilots]
+) -> None:
+    """The limits of tau belong to the size of the pilots: a tenth of all budgets is a tenth of every tau."""
+    pilots = published_pilots[family]
+    large = fit(pilots)
+    small = fit(replace(pilots, budgets=tuple(tokens // 10 for tokens in pilots.budgets)))
+    np.testing.assert_allclose(small.curves.tau, large.curves.tau / 10, rtol=1e-3)
+    np.testing.assert_allclose(small.curves.gain, large.curves.gain, rtol=1e-3)
+    np.testing.assert_allclose(small.rmse, large.rmse, rtol=1e-5)

@@ -16,13 +16,14 @@ from regrow.data.pools import save_pool
 from regrow.errors import ConfigError, StudyError
 from regrow.records.results import ItemScore
 from regrow.repair.latency import measure_latency
+from regrow.studies import REPAIR, shipped
 from regrow.study.repair_results import NONE, RepairStudy, gain_of, markdown
 from regrow.study.repair_spec import healing_label, load_repair_study, repair_label
 from regrow.study.repair_study import run_repair_study
 from tests.heal.samples import sample_pools
 from tests.repair.helpers import WIDTH, calibration_set, pair
 
-SHIPPED = sorted((Path(__file__).resolve().parents[2] / "studies" / "repair").glob("*.yaml"))
+SHIPPED = sorted(shipped(REPAIR).values())
 
 SMALL = """
 title: Small

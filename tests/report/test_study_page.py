@@ -34,6 +34,12 @@ def test_six_figures_in_order(figures):
         assert len({panel.key for panel in figure.panels}) == len(figure.panels)
 
 
+def test_a_page_of_a_study_under_way_loads_itself_anew(paper, figures):
+    grids = grids_of(paper)
+    assert '<meta http-equiv="refresh" content="30">' in render_study_page(paper, grids, figures, refresh_seconds=30)
+    assert 'http-equiv="refresh"' not in render_study_page(paper, grids, figures)
+
+
 def test_every_panel_names_the_data_that_it_has(figures):
     def named(spec):
         if isinstance(spec, dict):

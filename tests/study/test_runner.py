@@ -6,6 +6,7 @@ import json
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
+from regrow.cli.study import report
 from regrow.errors import StudyError
 from regrow.protocols import SilentWatcher
 from regrow.records.store import read_evaluation
@@ -71,6 +73,13 @@ def test_a_study_ends_in_runs_that_its_report_reads(finished: Path) -> None:
     assert healed.coordinates.rule == "uniform" and sum(healed.coordinates.mixture.values()) == 200
     assert healed.record.cost.training_tokens >= 200 and healed.record.cost.flops > 0
     assert not list((finished / "checkpoints").glob(f"{healed.run_id}*"))
+
+
+def test_watching_the_report_of_a_finished_study_draws_it_once(finished: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(finished, folder)
+    report(folder, watch=True, quiet=True)
+    assert 'http-equiv="refresh"' not in (folder / "report" / "report.html").read_text()
 
 
 def test_running_again_does_nothing_and_shared_steps_ran_once(finished: Path) -> None:

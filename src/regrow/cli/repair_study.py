@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -11,7 +10,7 @@ from regrow.cli.options import Device, Dtype, Json, Output, Pools, Quiet
 
 
 def repair_study(
-    study: Path,
+    study: str,
     /,
     *,
     output: Output,
@@ -30,7 +29,8 @@ def repair_study(
     Parameters
     ----------
     study
-        A YAML file; see studies/repair in the repository for one per question.
+        A YAML file, or a study that comes with regrow: methods, criteria, ranks, calibration, sequential, cost,
+        before-healing, frozen-or-trained.
     """
     from regrow.cli.output import print_json, stdout_console, watcher
     from regrow.study.repair_spec import load_repair_study

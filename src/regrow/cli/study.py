@@ -15,6 +15,7 @@ Folder = Annotated[
 Engine = Annotated[str | None, Parameter(help="serial, subprocess, ray or slurm instead of the file's engine.")]
 Workers = Annotated[int | None, Parameter(help="Steps that run at once, instead of the file's.")]
 HOME = Path("studies-out")
+_REDRAW_SECONDS = 30
 
 
 def show(file: str, /, *, json: Json = False) -> None:
@@ -207,7 +208,16 @@ def status(
     print_status(stdout_console(), found)
 
 
-def report(study: Path, /, *, json: Json = False, quiet: Quiet = False) -> None:
+def report(
+    study: Path,
+    /,
+    *,
+    watch: Annotated[
+        bool, Parameter(negative="", help="Draw again whenever steps have ended; an open page reloads itself.")
+    ] = False,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
     """Write the report of what a study has so far: the same as `regrow report STUDY`.
 
     Parameters
@@ -219,7 +229,7 @@ def report(study: Path, /, *, json: Json = False, quiet: Quiet = False) -> None:
     from regrow.study.folder import StudyFolder
 
     StudyFolder(study).steps()
-    page = _report(study, watcher(quiet))
+    page = _drawn_while_it_runs(study, watcher(quiet)) if watch else _report(study, watcher(quiet))
     if json:
         print_json({"report": str(page)})
     else:
@@ -311,7 +321,26 @@ def _identities(spec: Any, *, strict: bool) -> dict[str, str]:
     return found
 
 
-def _report(study: Path, watch: Any) -> Path | None:
+def _drawn_while_it_runs(study: Path, watch: Any) -> Path | None:
+    """Draw the report each time that steps have ended, until all have; return the last one."""
+    import time
+
+    from regrow.study.lease import LeaseWatch
+    from regrow.study.progress import progress_of
+
+    leases, drawn = LeaseWatch(), -1
+    while True:
+        found = progress_of(study, leases)
+        done = found.counts.get("done", 0)
+        if found.over:
+            return _report(study, watch)
+        if done != drawn:
+            _report(study, watch, refresh_seconds=_REDRAW_SECONDS)
+            drawn = done
+        time.sleep(_REDRAW_SECONDS)
+
+
+def _report(study: Path, watch: Any, *, refresh_seconds: int = 0) -> Path | None:
     from regrow.errors import DataError
     from regrow.records.study_runs import read_study
     from regrow.report.charts.paper.all import paper_figures
@@ -325,7 +354,7 @@ def _report(study: Path, watch: Any) -> Path | None:
     try:
         paper = paper_of(read_study(study))
         grids, figures = grids_of(paper), paper_figures(paper)
-        write_study_page(page, paper, grids, figures)
+        write_study_page(page, paper, grids, figures, refresh_seconds=refresh_seconds)
         write_paper_files(page.parent, paper, grids, figures)
     except DataError as error:
         watch.note(f"note: no report yet: {error}")

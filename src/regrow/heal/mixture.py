@@ -20,7 +20,8 @@ UNIFORM = "uniform"
 @dataclass(frozen=True)
 class PoolDraw:
     """What was drawn from one pool. ``cycles`` is the number of sequences over the number of examples (2.5: every
-    example twice, half of them a third time); ``overshoot_tokens`` is less than the last sequence drawn."""
+    example twice, half of them a third time); ``overshoot_tokens`` is less than the last sequence drawn,
+    and negative where the quota was too small for an example."""
 
     pool: str
     examples: int
@@ -114,8 +115,11 @@ def draw_mixture(
     shuffled together. Each pool has a random stream of its own, so a change of one quota leaves the draws from the
     other pools alone; the order in which pools are given does not matter.
 
+    A planned mixture may give a pool less than its shortest example has. Then that example is drawn if it comes nearer
+    to the quota than nothing does (quota at least half of it), else nothing; the draw says so.
+
     Raises DataError when a pool with a quota is empty or would be used more than ``max_cycles`` times, ConfigError
-    when a quota is smaller than the pool's shortest example.
+    when no quota is large enough for an example.
     """
     sequences: list[Example] = []
     draws: list[PoolDraw] = []
@@ -124,11 +128,21 @@ def draw_mixture(
         if quota <= 0:
             continue
         _refuse_impossible(pools[name], quota, max_cycles)
-        drawn = _draw(pools[name].examples, quota, stream(seed, "mixture", name))
+        generator = stream(seed, "mixture", name)
+        shortest = min(pools[name].examples, key=lambda example: example.tokens)
+        if quota < shortest.tokens:
+            drawn = [shortest] if quota >= shortest.tokens / 2 else []
+        else:
+            drawn = _draw(pools[name].examples, quota, generator)
         sequences.extend(drawn)
         count = len(pools[name].examples)
         tokens = sum(entry.tokens for entry in drawn)
         draws.append(PoolDraw(name, count, quota, tokens, len(drawn), len(drawn) / count))
+    if draws and not sequences:
+        asked = ", ".join(f"{draw.quota_tokens:,.0f} for '{draw.pool}'" for draw in draws)
+        raise ConfigError(
+            f"the tokens of the mixture ({asked}) are too few for an example of any pool", hint="raise the budget"
+        )
     order = stream(seed, "mixture-order").permutation(len(sequences))
     return Mixture(tuple(sequences[index] for index in order), tuple(draws))
 
@@ -150,12 +164,6 @@ def _refuse_impossible(pool: Pool, quota: float, max_cycles: float) -> None:
         raise DataError(
             f"the pool '{pool.name}' has no usable example" + (f" (dropped: {reasons})" if reasons else ""),
             hint="give it no tokens in the mixture, or make a pool with more prompts",
-        )
-    shortest = min(entry.tokens for entry in pool.examples)
-    if quota < shortest:
-        raise ConfigError(
-            f"{quota:,.0f} tokens for pool '{pool.name}' are less than its shortest example ({shortest} tokens)",
-            hint="raise the budget, or give the pool nothing",
         )
     cycles = quota / sum(entry.tokens for entry in pool.examples)
     if cycles > max_cycles:

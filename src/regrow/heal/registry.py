@@ -29,6 +29,12 @@ _scope(
 _scope("last-k", "last_k", "the last blocks and the final norm; the head is frozen", "2e-5")
 _scope("partial", "partial", "the last blocks, the final norm and the head", "1e-5", paper="Navigation")
 _scope("bridges", "bridges", "the repair operators alone", "1e-4", needs="a repaired checkpoint")
+for _name, _function, _summary, _rate in (
+    ("all-lora", "all_lora_and_bridges", "LoRA on every linear layer, and the repair operators", "2e-4"),
+    ("last-k", "last_k_and_bridges", "the last blocks, the final norm and the repair operators", "2e-5"),
+    ("partial", "partial_and_bridges", "the last blocks, the final norm, the head and the repair operators", "1e-5"),
+):
+    _scope(f"{_name}+bridges", _function, _summary, _rate, paper="SHIFT-LLM", needs="a repaired checkpoint")
 _scope("full", "full", "every weight", "1e-5", shards="over processes (FSDP2)")
 
 

@@ -18,6 +18,7 @@ from regrow.heal.adapter import adapter_parameters, put_adapter
 from regrow.heal.quantized import STORED, QuantizedBase
 from regrow.heal.registry import SCOPES as SCOPES
 from regrow.heal.targets import block_linears
+from regrow.heal.validate import no_bridge
 from regrow.models.bridges import bridges_of
 from regrow.models.families import block_path, blocks_of, final_norm_of, head_of
 from regrow.models.load import LoadedModel
@@ -28,12 +29,13 @@ from regrow.records.specs import HealSpec
 class Trained:
     """The weights that a scope trains, by name (float32 masters). ``adapter`` is the PEFT model of a LoRA scope,
     ``quantized`` its base where that is held in four bits; ``stored`` the dtype that a weight of the model had before
-    it became a master."""
+    it became a master, ``before`` its values, where they come back after a stop."""
 
     parameters: dict[str, nn.Parameter]
     adapter: Any | None = None
     quantized: QuantizedBase | None = None
     stored: dict[str, torch.dtype] = field(default_factory=dict)
+    before: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def settle(self) -> None:
         """Make the training part of the model: merge the adapter, or give the masters their stored dtype."""
@@ -45,11 +47,13 @@ class Trained:
 
     def withdraw(self) -> None:
         """Take the adapter off unmerged (after a stop), so that the model is the one that came in. Weights that were
-        trained in place keep what they learned."""
+        trained in place beside an adapter go back too; without one they keep what they learned."""
         if self.adapter is not None:
             self.adapter.unload()
         if self.quantized is not None:
             self.quantized.give_back()
+        for name, values in self.before.items():
+            self.parameters[name].data.copy_(values)
         self._store()
 
     def _store(self) -> None:
@@ -120,13 +124,29 @@ def partial(loaded: LoadedModel, spec: HealSpec) -> Trained:
 
 def bridges(loaded: LoadedModel, spec: HealSpec) -> Trained:
     """The operators that a repair put at the cuts, and nothing else."""
-    found = bridges_of(loaded.model)
-    if not found:
-        raise ConfigError(
-            f"the scope 'bridges' trains nothing on '{loaded.source}': it has no bridge",
-            hint="repair the checkpoint first: regrow repair PRUNED --output DIR",
-        )
-    return _masters(loaded.model, [weight for entry in found for weight in entry.bridge.parameters()])
+    return _masters(loaded.model, _bridge_weights(loaded, spec))
+
+
+def all_lora_and_bridges(loaded: LoadedModel, spec: HealSpec) -> Trained:
+    """LoRA on all linear layers of all blocks, and the operators of a repair themselves, at the same rate (SHIFT-LLM's
+    trainable adapters; under ``all-lora`` they stay as they were fitted)."""
+    operators = _bridge_weights(loaded, spec)
+    trained = _lora(loaded, spec, None)
+    masters = _masters(loaded.model, operators)
+    trained.parameters.update(masters.parameters)
+    trained.stored.update(masters.stored)
+    trained.before.update({name: weight.detach().clone() for name, weight in masters.parameters.items()})
+    return trained
+
+
+def last_k_and_bridges(loaded: LoadedModel, spec: HealSpec) -> Trained:
+    """What ``last-k`` trains and the operators of a repair, wherever they are."""
+    return _with_bridges(loaded, spec, last_k)
+
+
+def partial_and_bridges(loaded: LoadedModel, spec: HealSpec) -> Trained:
+    """What ``partial`` trains and the operators of a repair, wherever they are."""
+    return _with_bridges(loaded, spec, partial)
 
 
 def full(loaded: LoadedModel, spec: HealSpec) -> Trained:
@@ -151,6 +171,22 @@ def _lora(loaded: LoadedModel, spec: HealSpec, blocks: Sequence[int] | None) -> 
     quantized = None if spec.base_format == STORED else QuantizedBase(loaded, names, spec)
     adapter = put_adapter(loaded, names, spec)
     return Trained(adapter_parameters(loaded.model), adapter, quantized)
+
+
+def _bridge_weights(loaded: LoadedModel, spec: HealSpec) -> list[nn.Parameter]:
+    found = bridges_of(loaded.model)
+    if not found:
+        raise no_bridge(spec.scope, loaded.source)
+    return [weight for entry in found for weight in entry.bridge.parameters()]
+
+
+def _with_bridges(loaded: LoadedModel, spec: HealSpec, scope: Scope) -> Trained:
+    operators = _bridge_weights(loaded, spec)
+    trained = scope(loaded, spec)
+    masters = _masters(loaded.model, operators)
+    trained.stored.update(masters.stored)
+    trained.parameters.update(masters.parameters)
+    return trained
 
 
 def _last_blocks(model: nn.Module, spec: HealSpec) -> list[nn.Module]:

@@ -18,6 +18,7 @@ SHORTEST_SEQUENCE = 3
 
 _OF_LAST_BLOCKS = ("last-k", "partial")
 _STREAMS = "hidden-states"
+_BRIDGES = "bridges"
 
 
 def validate(
@@ -90,12 +91,10 @@ def _refuse_idle_scope(spec: HealSpec, facts: CheckpointFacts | None, source: st
             f"the scope 'cut-lora' trains nothing on '{source}': no block was removed from it",
             hint="prune the model first, or use --scope all-lora",
         )
-    if spec.scope == "bridges" and not bridged:
-        raise ConfigError(
-            f"the scope 'bridges' trains nothing on '{source}': it has no bridge",
-            hint="repair the checkpoint first: regrow repair PRUNED --output DIR",
-        )
-    if spec.scope in _OF_LAST_BLOCKS and facts is not None and spec.last_blocks > _blocks(facts):
+    if spec.scope.endswith(_BRIDGES) and not bridged:
+        raise no_bridge(spec.scope, source)
+    of_last_blocks = spec.scope.removesuffix(f"+{_BRIDGES}") in _OF_LAST_BLOCKS
+    if of_last_blocks and facts is not None and spec.last_blocks > _blocks(facts):
         raise ConfigError(
             f"last_blocks is {spec.last_blocks}, but the model has {_blocks(facts)} blocks",
             hint=f"allowed: 1 to {_blocks(facts)}",
@@ -118,6 +117,15 @@ def _refuse_idle_streams(spec: HealSpec, facts: CheckpointFacts | None, source: 
             f"{spec.last_blocks} blocks",
             hint="use --scope cut-lora or all-lora, or leave this loss out",
         )
+
+
+def no_bridge(scope: str, source: str) -> ConfigError:
+    """Return the refusal of a scope that trains bridges where there are none."""
+    idle = "trains nothing" if scope == _BRIDGES else "has no bridge to train"
+    return ConfigError(
+        f"the scope '{scope}' {idle} on '{source}': it has no bridge",
+        hint="repair the checkpoint first: regrow repair PRUNED --output DIR",
+    )
 
 
 def _blocks(facts: CheckpointFacts) -> int:

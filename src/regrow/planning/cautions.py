@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from regrow.planning.least_squares import TAU_LOW, Fit, problem_of
+from regrow.planning.least_squares import Fit, problem_of
 from regrow.planning.pilots import PILOT_SCOPE, Pilots
 
 AT_BOUND = 1e-3
@@ -20,12 +20,13 @@ def cautions(fit: Fit, pilots: Pilots, scope: str | None = None) -> tuple[str, .
         if np.isnan(gain):
             said.append(f"{name}: the unpruned model gets no item right, so it has no retention and is left out")
             continue
-        high = problem_of(pilots, c, fit.curves.shape, fit.transfer).gain_high
+        problem = problem_of(pilots, c, fit.curves.shape, fit.transfer)
+        high, lowest_tau = problem.gain_high, problem.tau_limits[0]
         if gain == 0:
             said.append(f"{name}: the fit finds no gain (a = 0), so the plan spends nothing for it")
-        elif tau <= TAU_LOW * (1 + AT_BOUND):
+        elif tau <= lowest_tau * (1 + AT_BOUND):
             said.append(
-                f"{name}: saturated (tau at its lower bound {TAU_LOW:,.0f}); the smallest pilot already reached "
+                f"{name}: saturated (tau at its lower bound {lowest_tau:,.0f}); the smallest pilot already reached "
                 f"{fit.curves.limit[c]:.2f}, and the plan sees no use in more tokens"
             )
         elif gain >= high * (1 - AT_BOUND) and tau > pilots.largest:

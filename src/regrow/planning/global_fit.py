@@ -16,8 +16,6 @@ from scipy.optimize import least_squares, minimize
 from regrow.planning.curves import SHAPES, ShapeName
 from regrow.planning.least_squares import (
     PENALTY,
-    TAU_HIGH,
-    TAU_LOW,
     Fit,
     Problem,
     Transfer,
@@ -122,7 +120,7 @@ def best_transfer(problem: Problem, gain: float, log_tau: float, near: Floats) -
 def grid_minima(problem: Problem) -> list[Floats]:
     """Return the lowest local minima of the grid as starting points."""
     gains = problem.gain_high * (np.arange(GAINS) + 0.5) / GAINS
-    logs = np.linspace(np.log(TAU_LOW), np.log(TAU_HIGH), TAUS)
+    logs = np.linspace(*np.log(problem.tau_limits), TAUS)
     total, best = profile(problem, gains, logs)
     padded = np.pad(total, 1, constant_values=np.inf)
     around = [

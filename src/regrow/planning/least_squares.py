@@ -1,7 +1,9 @@
 """Recovery curves by least squares: the study's objective, and the study's own solver.
 
 Per capability, over the single-pool pilots: sum of squared residuals + 0.05 * sum of T^2 (other pools only), with
-0 <= a <= max(1e-3, 1.2 - r0), 3e3 <= tau <= 6e7 (in log), 0 <= T <= 3.
+0 <= a <= max(1e-3, 1.2 - r0), 3e3 <= tau <= 6e7 (in log), 0 <= T <= 3. The study's limits of tau belong to its pilots,
+the smallest of which has 30,000 tokens; for other pilots they move in proportion, so that curves on a small model,
+measured with a thousand tokens, are fitted as those of a large one.
 
 The study's numbers come from a trust-region reflective descent from one start (a = 1.5 x the best own gain, tau = 1e5,
 T = 0.1) with the default tolerances of SciPy. That is reproduced here as it is: the answer depends on no random
@@ -26,10 +28,22 @@ Floats = NDArray[np.float64]
 Transfer = Literal["free", "none", "signed"]
 
 PENALTY = 0.05
-TAU_LOW, TAU_HIGH = 3e3, 6e7
+TAU_LOW, TAU_START, TAU_HIGH = 3e3, 1e5, 6e7
+"""Limits and start of tau where the smallest pilot has ``PILOT_TOKENS``, as in the study."""
+PILOT_TOKENS = 30_000
 TRANSFER_HIGH = 3.0
 NOTHING = 1e-9
-"""A gain below this is nothing: then tau and T have no meaning and are set to their bounds 6e7 and 0."""
+"""A gain below this is nothing: then tau and T have no meaning and are set to their bounds, the highest tau and 0."""
+
+
+def scale_of(budgets: Floats) -> float:
+    """Return how large pilots of ``budgets`` tokens are beside the study's: 1 where the smallest has 30,000."""
+    return float(np.min(budgets)) / PILOT_TOKENS
+
+
+def tau_limits(budgets: Floats) -> tuple[float, float]:
+    """Return the lowest and the highest tau (tokens) that is fitted to pilots of ``budgets`` tokens."""
+    return TAU_LOW * scale_of(budgets), TAU_HIGH * scale_of(budgets)
 
 
 @dataclass(frozen=True)
@@ -63,6 +77,10 @@ class Problem:
         return max(1e-3, CEILING - self.start)
 
     @property
+    def tau_limits(self) -> tuple[float, float]:
+        return tau_limits(self.tokens)
+
+    @property
     def others(self) -> list[int]:
         """Return the pools whose transfer is fitted."""
         return [] if self.transfer == "none" else [p for p in range(len(self.y)) if p != self.own]
@@ -77,14 +95,18 @@ class Problem:
         n = len(self.others)
         low = -TRANSFER_HIGH if self.transfer == "signed" else 0.0
         return (
-            np.r_[0.0, np.log(TAU_LOW), np.full(n, low)],
-            np.r_[self.gain_high, np.log(TAU_HIGH), np.full(n, TRANSFER_HIGH)],
+            np.r_[0.0, np.log(self.tau_limits[0]), np.full(n, low)],
+            np.r_[self.gain_high, np.log(self.tau_limits[1]), np.full(n, TRANSFER_HIGH)],
         )
 
     def study_start(self) -> Floats:
         """Return the study's starting point."""
         best = float((self.y[self.own] - self.start).max())
-        return np.r_[min(self.gain_high, max(1e-3, 1.5 * best)), np.log(1e5), np.full(len(self.others), 0.1)]
+        return np.r_[
+            min(self.gain_high, max(1e-3, 1.5 * best)),
+            np.log(TAU_START * scale_of(self.tokens)),
+            np.full(len(self.others), 0.1),
+        ]
 
     def residual_function(self) -> Callable[[Floats], Floats]:
         """Return :meth:`residuals` with everything that does not depend on the point computed once."""
@@ -148,7 +170,7 @@ class Problem:
         """Return the point, with tau and T of a curve that gains nothing moved to their bounds."""
         if point[0] >= NOTHING:
             return point
-        return np.r_[0.0, np.log(TAU_HIGH), np.zeros(len(self.others))]
+        return np.r_[0.0, np.log(self.tau_limits[1]), np.zeros(len(self.others))]
 
 
 def problem_of(pilots: Pilots, capability: int, shape: ShapeName, transfer: Transfer) -> Problem:

@@ -2,8 +2,8 @@
 
 Items right ~ Binomial(n, s0 r), s0 the unpruned score (taken as exact: retention is defined against it) and r the
 curve of ``regrow.planning.curves``. Unknown: the pruned score (its own count is data), a uniform on 0..1.2 - r0,
-log tau uniform on 3e3..6e7, each T of another pool half-normal with scale 0.5 (what the study's penalty amounts to at
-the binomial spread of 60 items), normal when signed.
+log tau uniform between the limits of the fit, each T of another pool half-normal with scale 0.5 (what the study's
+penalty amounts to at the binomial spread of 60 items), normal when signed.
 
 Given pruned score, a and tau the pools are independent, so the posterior is summed on a grid: no sampler, no start.
 Limitation: the same dev items are scored in all pilots, so differences between pilots are less noisy than independent
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy.special import betaincinv, ndtr
 
 from regrow.planning.curves import CEILING, SHAPES, Curves, ShapeName
-from regrow.planning.least_squares import TAU_HIGH, TAU_LOW, TRANSFER_HIGH, Transfer
+from regrow.planning.least_squares import TRANSFER_HIGH, Transfer, tau_limits
 from regrow.planning.pilots import Pilots
 from regrow.seeding import stream
 
@@ -99,15 +99,16 @@ class _Window(NamedTuple):
     """Limits of the grid: success probability of the pruned model, a as a part of its highest value, log tau."""
 
     start: tuple[float, float]
-    part: tuple[float, float] = (0.0, 1.0)
-    log_tau: tuple[float, float] = (float(np.log(TAU_LOW)), float(np.log(TAU_HIGH)))
+    part: tuple[float, float]
+    log_tau: tuple[float, float]
 
 
 def _narrowed(pilots: Pilots, capability: int, shape: ShapeName, transfer: Transfer) -> _Grid:
     """Return the posterior on a grid that has been narrowed to where the mass is, so that its cells resolve it."""
     n, right = float(pilots.dev_items[capability]), float(pilots.pruned[capability])
     low, high = (float(betaincinv(right + 0.5, n - right + 0.5, part)) for part in (1e-6, 1 - 1e-6))
-    window = _Window((low, high))
+    least, most = np.log(tau_limits(np.asarray(pilots.budgets, np.float64)))
+    window = _Window((low, high), (0.0, 1.0), (float(least), float(most)))
     grid = _Grid(pilots, capability, shape, transfer, window)
     for _ in range(ZOOMS):
         closer = grid.window_of_mass()

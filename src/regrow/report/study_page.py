@@ -98,13 +98,20 @@ class GridView(NamedTuple):
     notes: tuple[str, ...]
 
 
-def write_study_page(path: Path, paper: Paper, grids: Sequence[Grid], figures: Sequence[PaperFigure]) -> None:
+def write_study_page(
+    path: Path, paper: Paper, grids: Sequence[Grid], figures: Sequence[PaperFigure], *, refresh_seconds: int = 0
+) -> None:
     """Write the report of a study as one HTML file that needs no network, no server and no other file."""
-    write_text(path, render_study_page(paper, grids, figures))
+    write_text(path, render_study_page(paper, grids, figures, refresh_seconds=refresh_seconds))
 
 
-def render_study_page(paper: Paper, grids: Sequence[Grid], figures: Sequence[PaperFigure]) -> str:
-    """Return the report as HTML. Every text that is not ours (answers, names, ids) is escaped."""
+def render_study_page(
+    paper: Paper, grids: Sequence[Grid], figures: Sequence[PaperFigure], *, refresh_seconds: int = 0
+) -> str:
+    """Return the report as HTML. Every text that is not ours (answers, names, ids) is escaped.
+
+    ``refresh_seconds``: an open page loads itself anew so often, for a study that is under way (0: never).
+    """
     traces: dict[tuple[str, ...], int] = {}
     views = [_grid_view(grid, traces) for grid in grids]
     values = {
@@ -131,6 +138,7 @@ def render_study_page(paper: Paper, grids: Sequence[Grid], figures: Sequence[Pap
     return environment.get_template("study.html.j2").render(
         policy=content_policy([code for code in (vega_code, page_code, study_code) if code]),
         version=version("regrow"),
+        refresh_seconds=refresh_seconds,
         title=paper.study.name,
         themes={name: Markup(f"{base_css(theme)} {_ink_css(inks, theme)}") for name, theme in THEMES.items()},
         css=Markup(template_text("page.css")),

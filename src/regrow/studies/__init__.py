@@ -9,18 +9,22 @@ from regrow.errors import ConfigError, did_you_mean
 HERE = Path(__file__).parent
 
 
-def shipped() -> dict[str, Path]:
-    """Return the studies that come with regrow, by name."""
-    return {file.stem: file for file in sorted(HERE.glob("*.yaml"))}
+REPAIR = "repair"
+"""Folder of the studies for ``regrow repair-study``."""
 
 
-def find_study(name: str) -> Path:
+def shipped(folder: str = "") -> dict[str, Path]:
+    """Return the studies that come with regrow, by name: those of ``regrow study``, or of a folder of others."""
+    return {file.stem: file for file in sorted((HERE / folder).glob("*.yaml"))}
+
+
+def find_study(name: str, folder: str = "") -> Path:
     """Return the file called ``name``: a path, or the name of a study that comes with regrow. Raises ConfigError."""
     path = Path(name)
     if path.is_file():
         return path
-    known = shipped()
+    known = shipped(folder)
     plain = path.stem if path.suffix in (".yaml", ".yml") else name
-    if plain in known and (path.parent == Path() or path.parent.name == "studies"):
+    if plain in known and path.parent.name in ("", folder or "studies"):
         return known[plain]
     raise ConfigError(f"there is no study '{name}'", hint=did_you_mean(plain, known))

@@ -10,8 +10,7 @@ from pydantic import BeforeValidator, Field
 
 from regrow.errors import ConfigError
 from regrow.records.specs import Blocks, EvalSpec, HealSpec, RepairSpec, Spec, Tokens, build, read_yaml
-
-SHIPPED = "studies/repair"
+from regrow.studies import REPAIR, find_study
 
 
 class CutSpec(Spec):
@@ -117,8 +116,10 @@ def healing_label(spec: HealSpec) -> str:
     return ", ".join([f"{spec.scope} {spec.tokens:,} tokens", *said])
 
 
-def load_repair_study(file: Path, *, full: bool = False) -> RepairStudySpec:
-    """Return the study in a YAML file, in its full size on request. Raises ConfigError naming the fault."""
+def load_repair_study(study: str | Path, *, full: bool = False) -> RepairStudySpec:
+    """Return the study in a YAML file or of a shipped name, in its full size on request. Raises ConfigError naming the
+    fault."""
+    file = find_study(str(study), REPAIR)
     values = read_yaml(file)
     where = f"'{file}'"
     spec = build(RepairStudySpec, values, where=where)
