@@ -51,8 +51,15 @@ class Design:
 
     @staticmethod
     def of(pilots: Pilots) -> Design:
-        """Return the design behind a set of pilots."""
-        return Design(pilots.capabilities, pilots.pools, pilots.budgets)
+        """Return the design behind a set of pilots. Scope pilots have the tokens of the largest single-pool one, as in
+        the study."""
+        return Design(
+            pilots.capabilities,
+            pilots.pools,
+            pilots.budgets,
+            scope_tokens=pilots.largest,
+            dev_items=int(max(pilots.dev_items)),
+        )
 
     def single_pool_pilots(self, pools: Sequence[str] | None = None) -> tuple[PilotRun, ...]:
         """Return one pilot for each pool (all, or those given) and budget."""
