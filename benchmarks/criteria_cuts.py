@@ -27,7 +27,7 @@ from typing import Any
 
 MEMORY = "oracle.json"
 STOPPED = 75
-UNRELATED = ("output", "stop_after", "so_far", "criteria")
+UNRELATED = ("output", "stop_after", "so_far", "criteria", "device")
 """Options that change nothing of what is measured."""
 SIMILARITIES = ("gram", "cosine", "subspace")
 ACTIVATION_BASED = ("block-influence", "angular", "streamline", "lorp", "perplexity", "greedy-perplexity", "taylor")

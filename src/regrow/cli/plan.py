@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -100,6 +101,7 @@ def plan(
         explained=not json,
         uncertain=uncertainty and not json,
         seed=seed,
+        processes=os.cpu_count() or 1,
     )
     if output is not None:
         from regrow.records.atomic import write_text

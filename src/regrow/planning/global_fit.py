@@ -120,7 +120,8 @@ def best_transfer(problem: Problem, gain: float, log_tau: float, near: Floats) -
 def grid_minima(problem: Problem) -> list[Floats]:
     """Return the lowest local minima of the grid as starting points."""
     gains = problem.gain_high * (np.arange(GAINS) + 0.5) / GAINS
-    logs = np.linspace(*np.log(problem.tau_limits), TAUS)
+    least, most = problem.tau_limits
+    logs = np.linspace(np.log(least), np.log(most), TAUS)
     total, best = profile(problem, gains, logs)
     padded = np.pad(total, 1, constant_values=np.inf)
     around = [

@@ -14,6 +14,7 @@ from regrow.planning.least_squares import Fit, Transfer
 from regrow.planning.likelihood import CurveDraws, draw_curves
 from regrow.planning.misfit import Misfit, misfits
 from regrow.planning.outlook import Outlook, outlooks
+from regrow.planning.parallel import in_processes
 from regrow.planning.pilots import Pilots
 from regrow.planning.plan_spread import PlanSpread, plan_spread
 from regrow.planning.planner import Solver
@@ -85,17 +86,17 @@ def plan_families(
     explained: bool = True,
     uncertain: bool = False,
     seed: int = 0,
+    processes: int = 1,
 ) -> list[FamilyPlan]:
     """Return the plans of each family (of those named in ``only``; the others still serve as donors).
 
     ``rules`` None: all that the pilots suffice for. ``explained`` adds the notes, ``uncertain`` what the pilots leave
-    open. Raises ConfigError for an unknown rule and DataError naming what a rule lacks.
+    open. With ``processes`` several families are planned at once where the system forks (only in a program without
+    threads). Raises ConfigError for an unknown rule and DataError naming what a rule lacks.
     """
-    workload = workload or Workload()
-    found = []
-    for pilots in families:
-        if only and pilots.family not in only:
-            continue
+    wanted = [one for one in families if not only or one.family in only]
+
+    def plan(pilots: Pilots) -> FamilyPlan:
         others = tuple(other for other in families if other.family != pilots.family)
         evidence = Evidence.of(pilots, others=others, solver=solver, transfer=transfer, seed=seed)
         design = Design.of(pilots)
@@ -105,22 +106,21 @@ def plan_families(
             needs = rule.needs(design)
             for budget in budgets:
                 allocation = rule.allocate(replace(evidence, **pilots.evidence.get(rule.name, {})), budget)
-                cost = cost_of(needs, budget, workload)
+                cost = cost_of(needs, budget, workload or Workload())
                 plans.append(PlannedRule(text, rule.name, budget, allocation, needs, cost))
         fit = evidence.fit("rah", "exponential", transfer) if not pilots.missing() else None
         scope, reason = choose_scope(pilots)
-        found.append(
-            FamilyPlan(
-                pilots,
-                fit,
-                scope,
-                reason,
-                plans,
-                _notes(pilots, fit, plans, transfer) if explained else (),
-                _uncertainty(pilots, budgets, transfer, seed) if uncertain and fit is not None else None,
-            )
+        return FamilyPlan(
+            pilots,
+            fit,
+            scope,
+            reason,
+            plans,
+            _notes(pilots, fit, plans, transfer) if explained else (),
+            _uncertainty(pilots, budgets, transfer, seed) if uncertain and fit is not None else None,
         )
-    return found
+
+    return in_processes(plan, wanted, processes)
 
 
 @dataclass(frozen=True)
