@@ -262,6 +262,23 @@ def test_two_runners_never_run_the_same_step_twice(model: Path, finished: Path, 
 
 
 @pytest.mark.slow
+def test_a_heal_in_two_processes_is_the_same_step(model: Path, finished: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "study"
+    begin(folder, tiny_spec(model, engine={"name": "serial", "processes_per_heal": 2}))
+    watch = Notes()
+    assert run(folder, watch=watch).complete, watch.said
+    assert {place.name for place in (folder / "runs").iterdir()} == {
+        place.name for place in (finished / "runs").iterdir()
+    }
+    healed = next(run for run in read_study(folder).runs if run.coordinates.stage == "healed")
+    alone = next(run for run in read_study(finished).runs if run.coordinates.stage == "healed")
+    assert healed.record.cost.training_tokens == alone.record.cost.training_tokens
+    for one, other in zip(healed.items, alone.items, strict=True):
+        assert one.item_id == other.item_id and one.score == other.score
+    assert list((folder / "steps").glob("*/torchrun.txt"))
+
+
+@pytest.mark.slow
 def test_ctrl_c_ends_in_order_and_the_same_command_continues(model: Path, tmp_path: Path) -> None:
     file = write_spec(tmp_path / "tiny.yaml", model)
     folder = tmp_path / "study"

@@ -261,7 +261,8 @@ def clean(
 
 
 def step(study: Path, step_id: str, /) -> int:
-    """Do one step of a study in this process (what the engines call).
+    """Do one step of a study in this process (what the engines call). Under torchrun: the training of a heal, shared
+    by all processes.
 
     Parameters
     ----------
@@ -271,11 +272,17 @@ def step(study: Path, step_id: str, /) -> int:
         The step's id; see `regrow study status`.
     """
     from regrow.cli.output import watcher
+    from regrow.heal.processes import asked_for, together
     from regrow.report.card import model_card
     from regrow.study.engines.engine import BUSY_CODE
+    from regrow.study.execute import train_step
     from regrow.study.lease import LeaseTakenError
     from regrow.study.worker import run_step
 
+    if asked_for() > 1:
+        with together() as processes:
+            train_step(study, step_id, watch=watcher(quiet=not processes.first), card=model_card)
+        return 0
     try:
         run_step(study, step_id, watcher(quiet=False), card=model_card)
     except LeaseTakenError:

@@ -84,12 +84,14 @@ class PilotsSpec(Spec):
 
 class EngineSpec(Spec):
     """Where the runs run. Nothing here changes a result. ``workers`` runs go on at once, each with its share of the
-    machine's threads unless ``threads`` says otherwise; ``gpus_per_run`` and ``partition`` are for ray and slurm."""
+    machine's threads unless ``threads`` says otherwise; ``gpus_per_run`` and ``partition`` are for ray and slurm. With
+    ``processes_per_heal`` above 1 each heal is trained by so many processes that torchrun starts, one GPU each."""
 
     name: Literal["serial", "subprocess", "ray", "slurm"] = "subprocess"
     workers: int = Field(default=1, ge=1)
     threads: int | None = Field(default=None, ge=1)
     gpus_per_run: int = Field(default=0, ge=0)
+    processes_per_heal: int = Field(default=1, ge=1)
     memory_gb: float | None = Field(default=None, gt=0)
     timeout_minutes: float | None = Field(default=None, gt=0)
     partition: str | None = None

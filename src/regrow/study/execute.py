@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from regrow.errors import StudyError
+from regrow.heal.processes import device_of_process
 from regrow.models.identity import model_identity
 from regrow.models.load import load_model
 from regrow.models.save import CardWriter
@@ -22,6 +23,7 @@ from regrow.planning.registry import rule_named
 from regrow.planning.rule import Design, Evidence
 from regrow.protocols import Watcher
 from regrow.records.atomic import write_json
+from regrow.records.checkpoint import CheckpointFacts
 from regrow.records.results import Cost
 from regrow.records.specs import EvalSpec, HealSpec, PruneSpec, RepairSpec
 from regrow.records.store import RunFolder, read_evaluation
@@ -30,6 +32,7 @@ from regrow.records.study_spec import FamilySpec, StudySpec
 from regrow.study.design import Step, planning_design
 from regrow.study.evidence import pilots_from
 from regrow.study.folder import Done, StudyFolder
+from regrow.study.heal_processes import train_with_torchrun
 from regrow.study.lease import LeaseWatch, lease
 from regrow.study.meter import Meter
 from regrow.study.stages.evaluate import evaluate
@@ -66,6 +69,14 @@ def execute(study: Path, step_id: str, *, watch: Watcher, card: CardWriter | Non
         folder.log("done", step_id, seconds=round(cost.wall_seconds, 3))
         work.tidy()
         return done
+
+
+def train_step(study: Path, step_id: str, *, watch: Watcher, card: CardWriter | None = None) -> None:
+    """Do the training of a heal in one of the processes that torchrun started for it; its step's holder waits."""
+    folder = StudyFolder(study)
+    work = _Work(folder, folder.step(step_id), folder.spec(), watch, card, Meter())
+    work.check_model()
+    work.train()
 
 
 class _Place(TypedDict):
@@ -148,24 +159,13 @@ class _Work:
         return self.meter.cost(of=self._measured(source, {}))
 
     def heal(self) -> Cost:
-        pools = self.step.parents["pools"]
-        base = self._checkpoint(self.step.parents["checkpoint"])
         tokens_by_pool, scope = self._mixture()
-        mixture = ",".join(f"{name}={tokens!r}" for name, tokens in tokens_by_pool.items())
-        spec = HealSpec(**{**self.step.request["heal"], "mixture": mixture, "scope": scope})
         healed = self._checkpoint(self.step.id)
-        facts = heal(
-            str(base),
-            spec,
-            healed,
-            watch=self.watch,
-            suite=self.step.request["suite"],
-            unpruned=self.family.model,
-            pools_folder=self._pools(pools),
-            only_pools=self.step.request["pools"],
-            card=self.card,
-            **self.place,
-        )
+        count = self.spec.engine.processes_per_heal
+        if count > 1:
+            facts = train_with_torchrun(self.folder.path, self.step.id, healed, processes=count)
+        else:
+            facts = self.train()
         trained = facts.healing_tokens
         measured = self._measured(str(healed), {"scope": scope, "mixture": tokens_by_pool})
         record, items = read_evaluation(self._run())
@@ -174,6 +174,25 @@ class _Work:
         if record.cost.training_tokens != trained:
             RunFolder(self._run()).write_evaluation(record.model_copy(update={"cost": cost}), items)
         return cost
+
+    def train(self) -> CheckpointFacts:
+        """Train and save the checkpoint of a heal, and nothing else: under torchrun every process does this."""
+        tokens_by_pool, scope = self._mixture()
+        mixture = ",".join(f"{name}={tokens!r}" for name, tokens in tokens_by_pool.items())
+        spec = HealSpec(**{**self.step.request["heal"], "mixture": mixture, "scope": scope})
+        return heal(
+            str(self._checkpoint(self.step.parents["checkpoint"])),
+            spec,
+            self._checkpoint(self.step.id),
+            watch=self.watch,
+            suite=self.step.request["suite"],
+            unpruned=self.family.model,
+            pools_folder=self._pools(self.step.parents["pools"]),
+            only_pools=self.step.request["pools"],
+            card=self.card,
+            dtype=self.spec.dtype,
+            device=device_of_process(self.spec.device),
+        )
 
     def tidy(self) -> None:
         """Remove what a finished heal no longer needs: hundreds of checkpoints would fill the disk."""
