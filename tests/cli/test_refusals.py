@@ -52,6 +52,11 @@ def test_help_answers_without_torch(command: str, tmp_path: Path) -> None:
         (["prune", "m", "-o", "out", "--remov", "2"], "Did you mean --remove"),
         (["prune", "m", "-o", "out", "--seed", "abc"], "unable to convert"),
         (["prune", "m", "-o", "out", "--remove", "2", "--blocks", "1"], "exclude each other"),
+        (["prune", "m", "-o", "out", "--blocks", "1", "--criterion", "lorp"], "exclude each other"),
+        (["rank", "m", "--remove", "2", "--criterion", "all,lorp"], "'all' stands for every criterion"),
+        (["rank", "m", "--remove", "2", "--criterion", "lorp,lorp"], "named twice"),
+        (["repair", "m", "--method", "all,lra"], "'all' stands for every repair"),
+        (["heal", "m", "-o", "out", "--tokens", "3.5"], "not a number of tokens"),
         (["prune", "m", "-o", "out"], "either how many blocks"),
         (["prune", "m", "-o", "out", "--blocks", "x"], "not a list of block indices"),
         (

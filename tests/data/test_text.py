@@ -157,3 +157,14 @@ def test_wikitext_is_the_official_raw_file_byte_for_byte():
     digest = hashlib.sha256(text.encode()).hexdigest()
     assert digest == "173c87a53759e0201f33e0ccf978e510c2042d7f2cb78229d9a50d79b9e7dd08"
     assert sum(1 for _ in open_text("wikitext2:test", data_dir=SHARED).documents()) > 50
+
+
+def test_utf16_is_named_and_bytes_are_no_text(tmp_path):
+    file = tmp_path / "wide.txt"
+    file.write_text("A text as Windows saves it.", encoding="utf-16")
+    with pytest.raises(DataError, match="begins as UTF-16 does") as caught:
+        read_text(str(file))
+    assert "iconv -f UTF-16 -t UTF-8" in str(caught.value.hint)
+    (tmp_path / "zeros.txt").write_bytes("A text".encode("utf-16-le"))
+    with pytest.raises(DataError, match="NUL bytes"):
+        read_text(str(tmp_path / "zeros.txt"))

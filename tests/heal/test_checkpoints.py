@@ -83,8 +83,8 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_word(tmp_path: Path, damage:
     found = restore_state(tmp_path, "one", weights, optimizer)
     assert found.progress is not None
     assert found.progress.updates_done == 3
-    assert len(found.notes) == 1
-    assert "update-000004" in found.notes[0]
+    assert "update-000004' is damaged" in found.notes[0] and "validation error" not in found.notes[0]
+    assert found.notes[1:] == ("going back to the checkpoint 'update-000003'",)
     assert torch.equal(weights["a"], small_state(1.0)[0]["a"])
     # The damaged one goes when the run has saved again.
     save_state(tmp_path, progress(4), weights, optimizer)
@@ -99,7 +99,7 @@ def test_two_damaged_checkpoints_mean_a_fresh_start_that_is_told(tmp_path: Path)
     before = weights["a"].detach().clone()
     found = restore_state(tmp_path, "one", weights, optimizer)
     assert found.progress is None
-    assert len(found.notes) == 2
+    assert len(found.notes) == 3 and found.notes[2] == "no whole checkpoint is left, so the run begins anew"
     assert torch.equal(weights["a"], before)
 
 

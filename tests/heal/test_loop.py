@@ -421,3 +421,9 @@ def test_a_stopped_run_gives_the_bridges_back_as_they_were(tmp_path: Path) -> No
     resumed = run(tmp_path / "run", loaded, scope="all-lora+bridges")
     run(tmp_path / "whole", unbroken, scope="all-lora+bridges")
     assert resumed.resumed_at > 0 and equal(weights_of(loaded.model), weights_of(unbroken.model))
+
+
+def test_a_model_that_learns_nothing_any_more_stops_the_run(tmp_path: Path) -> None:
+    """A huge rate leaves weights so large that every answer is the same and the gradient exactly 0."""
+    with pytest.raises(StudyError, match="the gradient is exactly 0 for 3 updates"):
+        run(tmp_path / "run", learning_rate=100.0, tokens=6_000)

@@ -14,6 +14,7 @@ from regrow.errors import ConfigError, ModelError
 from regrow.models.embedded import EMBEDDED, find_embedded
 from regrow.models.load import load_model
 from regrow.models.placement import choose_device, choose_dtype
+from tests.conftest import tiny_model, tiny_tokenizer
 
 
 def refused(source: object, said: str, **options: str) -> None:
@@ -219,3 +220,15 @@ def test_an_encoder_run_as_a_decoder_is_refused_with_a_sentence(tmp_path: Path) 
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
     tiny_tokenizer().save_pretrained(tmp_path)
     refused(tmp_path, "takes no token ids")
+
+
+def test_numbers_that_overflow_name_the_block(tmp_path: Path) -> None:
+    model = tiny_model("llama")
+    with torch.no_grad():
+        for weight in model.model.layers[3].mlp.parameters():
+            weight.mul_(1e22)
+    model.save_pretrained(tmp_path / "huge")
+    tiny_tokenizer().save_pretrained(tmp_path / "huge")
+    with pytest.raises(ModelError, match="overflow in block 3") as caught:
+        load_model(tmp_path / "huge", dtype="float32", device="cpu")
+    assert "float32" not in str(caught.value.hint)

@@ -117,14 +117,38 @@ def test_a_missing_pilot_and_the_command_that_makes_it(tmp_path: Path, published
     content = copy.deepcopy(published)
     content["families"]["llama"]["delta_items"]["math"][1] = None
     (tmp_path / "pilots.json").write_text(json.dumps(content))
-    done = plan(tmp_path, cwd=tmp_path)
+    done = plan(tmp_path, "--rule", "rah", cwd=tmp_path)
     assert done.returncode == 2 and done.stdout == ""
-    flat = " ".join(done.stderr.split())
-    assert "the pilot of pool math at 100k tokens, scope all-lora is missing" in flat
-    assert "regrow heal PRUNED -o math-100k --tokens 100000 --mixture math-100k.yaml" in flat
+    rest = plan(tmp_path, "--no-uncertainty", cwd=tmp_path)
+    assert rest.returncode == 0 and "left out rah, rah-capped" in " ".join(rest.stdout.split())
+    for said in (done.stderr, rest.stdout):
+        flat = " ".join(said.split())
+        assert "the pilot of pool math at 100k tokens, scope all-lora is missing" in flat
+        assert "regrow heal PRUNED -o math-100k --tokens 100000 --mixture math-100k.yaml" in flat
+    # The other family is complete, and simple rules need no pilots.
+    content_there = answer(plan(tmp_path, "--json", cwd=tmp_path))["families"]
+    assert set(content_there["llama"]["allocations"]) == {"uniform", "damage_proportional", "slowest_first"}
+    assert "rah_capped" in content_there["qwen"]["allocations"]
     ready = answer(plan(tmp_path, "--rule", "uniform,damage-proportional", "--json", cwd=tmp_path))
     assert ready["families"]["llama"]["fit"]["a"] == [None] * 6
     assert ready["families"]["llama"]["allocations"]["uniform"] == [1_000_000 / 6] * 6
+
+
+def test_a_scope_chosen_without_all_pilots_is_said_and_an_unknown_one_refused(
+    tmp_path: Path, published: dict[str, Any]
+) -> None:
+    content = copy.deepcopy(published)
+    content["families"]["llama"]["scope_items"] = {"all-lora": [30] * 6}
+    (tmp_path / "pilots.json").write_text(json.dumps(content))
+    done = plan(tmp_path, "--rule", "rah", "--no-uncertainty", cwd=tmp_path)
+    flat = " ".join(done.stdout.split())
+    assert done.returncode == 0 and "without the uniform pilot under cut-lora and last-k" in flat
+    assert "--scope last-k" in flat
+    content["families"]["llama"]["scope_items"] = {"all-lra": [30] * 6}
+    (tmp_path / "pilots.json").write_text(json.dumps(content))
+    done = plan(tmp_path, "--rule", "rah", cwd=tmp_path)
+    assert done.returncode == 2 and "unknown scope 'all-lra'" in " ".join(done.stderr.split())
+    assert "did you mean 'all-lora'" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ def test_tokens(text: str, tokens: int) -> None:
     assert parse_tokens(text, option="--tokens") == tokens
 
 
-@pytest.mark.parametrize("text", ["0", "1X", "", "-5", "k", "1..5M", "1e6", "nan", "0.0001", "١٢"])
+@pytest.mark.parametrize("text", ["0", "1X", "", "-5", "k", "1..5M", "1e6", "nan", "0.0001", "3.5", "1.00005k", "١٢"])
 def test_what_is_not_a_token_count(text: str) -> None:
     with pytest.raises(ConfigError, match="--tokens") as caught:
         parse_tokens(text, option="--tokens")

@@ -241,3 +241,34 @@ def test_the_list_says_what_each_repair_needs(capsys: pytest.CaptureFixture[str]
     for row in rows.values():
         assert row["paper"] and row["portable"] in ("yes", "no") and row["trains"] in ("yes", "no")
     assert "without a norm" in rows["fold"]["needs"] and "two removed blocks" in rows["streamline-block"]["needs"]
+
+
+def test_several_repairs_do_not_go_into_a_folder_of_something_else(
+    cut: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "notes.txt").write_text("mine")
+    words = ("repair", cut, "--method", "lra,ghost", *SMALL, "-o")
+    code, _, err = run(capsys, *words, tmp_path / "used")
+    assert code == 2 and "already holds something else" in err and "notes.txt" in err
+    code, _, err = run(capsys, *words, cut.parent / "whole")
+    assert code == 2 and sorted(path.name for path in (tmp_path / "used").iterdir()) == ["notes.txt"]
+    assert run(capsys, *words, tmp_path / "new")[0] == 0
+    # The same folder takes further repairs of the same cut.
+    assert run(capsys, "repair", cut, "--method", "fold,ghost", *SMALL, "-o", tmp_path / "new")[0] == 0
+    assert {path.name for path in (tmp_path / "new").iterdir()} == {"lra", "ghost", "fold"}
+
+
+def test_a_repair_that_nothing_could_judge_is_refused(cut: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    few = ["--calibration-tokens", "300", *SMALL[2:]]
+    code, out, err = run(capsys, "repair", cut, "--method", "lra", *few)
+    assert code == 2 and out == "" and "1 sequence of 256 tokens" in err and "--chunk-tokens" in err
+    code, out, _ = run(capsys, "repair", cut, "--method", "lra", "--chunk-tokens", "64", *few)
+    assert code == 0 and "-" not in out.splitlines()[-2].split()[1:3]
+
+
+def test_a_block_put_back_costs_what_a_block_costs(cut: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "repair", cut, "--method", "streamline-block", "--json", *SMALL)
+    (row,) = json.loads(out)["rows"]
+    block = tiny_model("llama").model.layers[0]
+    assert code == 0 and row["flops_per_token"] == 2 * sum(w.numel() for w in block.parameters() if w.dim() > 1)

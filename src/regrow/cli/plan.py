@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from regrow.cli.options import Json
+
+if TYPE_CHECKING:
+    from regrow.planning.overview import FamilyPlan
 
 
 def plan(
@@ -103,6 +107,7 @@ def plan(
         seed=seed,
         processes=os.cpu_count() or 1,
     )
+    _refuse_unknown_scopes(plans)
     if output is not None:
         from regrow.records.atomic import write_text
 
@@ -124,3 +129,17 @@ def plan(
             f"mixture: {output}; heal with: regrow heal PRUNED -o HEALED --tokens {round(only.budget)} "
             f"--mixture {output} --scope {only.allocation.scope}"
         )
+
+
+def _refuse_unknown_scopes(plans: Sequence[FamilyPlan]) -> None:
+    """Refuse a plan for a scope that `regrow heal` does not have."""
+    from regrow.errors import DataError, did_you_mean
+    from regrow.heal.registry import SCOPES
+
+    for one in plans:
+        for scope in dict.fromkeys([one.scope, *one.pilots.scope_counts]):
+            if scope not in SCOPES.names():
+                raise DataError(
+                    f"family '{one.pilots.family}' has pilots of an unknown scope '{scope}'",
+                    hint=did_you_mean(scope, SCOPES.names()),
+                )

@@ -46,6 +46,7 @@ def prune(
     from regrow.records.specs import PruneSpec
 
     one_of(remove, blocks, "--remove and --blocks")
+    one_of(criterion, blocks, "--criterion and --blocks")
     given = {
         "remove": remove,
         "blocks": parse_blocks(blocks) if blocks is not None else None,

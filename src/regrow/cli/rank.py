@@ -64,6 +64,13 @@ def rank(
         criterion = build(PruneSpec, values, where=f"'{spec}'").criterion if "criterion" in values else None
     criterion = SIMILARITY if criterion is None else criterion
     names = CRITERIA.names() if criterion == "all" else [part.strip() for part in criterion.split(",") if part.strip()]
+    if "all" in names:
+        raise ConfigError(
+            "'all' stands for every criterion, beside which no other can be named", hint="--criterion all"
+        )
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ConfigError(f"the criterion '{twice}' is named twice", hint="name each criterion once")
     for name in names:
         CRITERIA.entry(name)
     if not names:

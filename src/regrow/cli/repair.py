@@ -50,6 +50,7 @@ def repair(
     passes: Annotated[int | None, Parameter(help="Passes over the tokens, for repairs that train.")] = None,
     calibration: Calibration = None,
     calibration_tokens: Annotated[str | None, Parameter(help="Tokens the fit reads. Default: 16k.")] = None,
+    chunk_tokens: Annotated[int | None, Parameter(help="Tokens of a calibration sequence. Default: 256.")] = None,
     unpruned: Annotated[str | None, Parameter(help="The original model, when it is no longer where it was.")] = None,
     pools: Pools = None,
     seed: Annotated[int | None, Parameter(help="Seed of the calibration draw. Default: 0.")] = None,
@@ -88,6 +89,7 @@ def repair(
         "calibration_tokens": parse_tokens(calibration_tokens, option="--calibration-tokens")
         if calibration_tokens
         else None,
+        "chunk_tokens": chunk_tokens,
         "seed": seed,
         **(_ridge(ridge) if ridge is not None else {}),
     }
@@ -96,7 +98,7 @@ def repair(
         given["rank"] = ranks[0]
     common = merged(RepairSpec, spec, given)
     names = [part.strip() for part in common.method.split(",") if part.strip()]
-    for name in names if names != ["all"] else ():
+    for name in names if "all" not in names else ():
         REPAIRS.entry(name)
     from regrow.repair.asked import asked_repairs
     from regrow.report.card import model_card

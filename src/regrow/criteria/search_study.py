@@ -211,7 +211,7 @@ def finding_of(shares: Sequence[Share]) -> str:
         by_factor = {share.factor: share for share in shares if share.outcome == outcome}
         calibration, algorithm = by_factor["calibration"], by_factor["search"]
         if not math.isfinite(calibration.share):
-            sentences.append(f"All runs have the same {outcome}: neither the calibration text nor the search matters.")
+            sentences.append(f"All runs have the same {outcome}, so nothing can be said of what matters.")
             continue
         words = {"calibration": "the calibration text", "search": "the search algorithm"}
         first, second = sorted((calibration, algorithm), key=lambda share: -share.share)
@@ -220,7 +220,9 @@ def finding_of(shares: Sequence[Share]) -> str:
             other = second if alone is first else first
             sentences.append(
                 f"For {outcome}, {words[other.factor]} explains {_percent(other)} of the variance; "
-                f"{words[alone.factor]} was not varied."
+                f"{words[alone.factor]} was not varied"
+                + ("" if math.isfinite(other.low) else ", and one seed gives no intervals, so this says little")
+                + "."
             )
             continue
         # What one seed a cell leaves open, or intervals that overlap, is not settled.

@@ -167,16 +167,21 @@ def pieces(text: str, characters: int = PIECE_CHARACTERS) -> Iterator[str]:
 
 
 def _decode(content: bytes, path: Path) -> str:
+    for mark, name in ((b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16")):
+        if content.startswith(mark):
+            raise _wrong_encoding(path, "it begins as UTF-16 does", name)
+    if b"\0" in content:
+        raise DataError(f"'{path}' is not text (it holds NUL bytes)", hint="give a UTF-8 text, .jsonl or .parquet file")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise _wrong_encoding(path, f"byte {error.start} is 0x{content[error.start]:02x}") from error
 
 
-def _wrong_encoding(path: Path, where: str) -> DataError:
+def _wrong_encoding(path: Path, where: str, encoding: str = "WINDOWS-1252") -> DataError:
     return DataError(
         f"'{path}' is not UTF-8 text ({where})",
-        hint=f"convert it first: iconv -f WINDOWS-1252 -t UTF-8 '{path}' > '{path.stem}-utf8{path.suffix}'",
+        hint=f"convert it first: iconv -f {encoding} -t UTF-8 '{path}' > '{path.stem}-utf8{path.suffix}'",
     )
 
 

@@ -120,10 +120,14 @@ def restore_state(
                 )
             _load(place / _TENSORS, parameters, optimizer)
         except (OSError, ValueError, ValidationError) as error:
-            first = str(error).splitlines()[0]
-            notes.append(f"the checkpoint '{place.name}' is damaged ({first}); going back to the one before")
+            why = f"{_STATE} cannot be read" if isinstance(error, ValidationError) else str(error).splitlines()[0]
+            notes.append(f"the checkpoint '{place.name}' is damaged ({why})")
             continue
+        if notes:
+            notes.append(f"going back to the checkpoint '{place.name}'")
         return Restored(progress, tuple(notes))
+    if notes:
+        notes.append("no whole checkpoint is left, so the run begins anew")
     return Restored(None, tuple(notes))
 
 

@@ -71,6 +71,8 @@ def _written_out(mixture: str) -> dict[str, float] | None:
     found: dict[str, float] = {}
     for part in mixture.split(","):
         name, sign, value = part.partition("=")
+        if sign and name.strip() in found:
+            raise ConfigError(f"'{mixture}' names the pool '{name.strip()}' twice", hint="give each pool once")
         try:
             found[name.strip()] = float(value.replace("_", ""))
         except ValueError:

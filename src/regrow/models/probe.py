@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from regrow.errors import ModelError
+from regrow.models.capture import observe_streams
 from regrow.models.families import backbone_of
 
 _TOKENS = 8
@@ -24,11 +25,14 @@ def check_decoder(model: Any, name: str) -> None:
         logits = model(torch.stack([row, other]), use_cache=False).logits.float()
     if not bool(torch.isfinite(logits).all()):
         broken = [key for key, weight in model.named_parameters() if not bool(torch.isfinite(weight).all())]
-        where = f"the weights '{broken[0]}' hold NaN or infinity" if broken else "its numbers overflow"
         dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+        block = None if broken else _first_overflow(model, row[None])
+        at = "" if block is None else f" in block {block}"
+        where = f"the weights '{broken[0]}' hold NaN or infinity" if broken else f"its numbers overflow{at}"
+        narrow = dtype != "float32"
         raise ModelError(
             f"'{name}' does not compute finite logits in {dtype}: {where}",
-            hint="fetch or make the checkpoint again" if broken else "load it with --dtype float32 or bfloat16",
+            hint="load it with --dtype float32" if narrow and not broken else "fetch or make the checkpoint again",
         )
     gap = (logits[0, :-1] - logits[1, :-1]).abs().max().item()
     exact = next(model.parameters()).dtype == torch.float32
@@ -49,3 +53,16 @@ def check_decoder(model: Any, name: str) -> None:
                 f"{type(backbone_of(model)).__name__} takes no token ids",
                 hint="pass a decoder such as Llama, Qwen, Gemma, Mistral, OLMo, Phi, GPT-NeoX or GPT-2",
             ) from error
+
+
+def _first_overflow(model: Any, ids_BT: torch.Tensor) -> int | None:
+    """Return the first block whose output is not finite, None when all are."""
+    found: list[int] = []
+
+    def look(index: int, stream: torch.Tensor) -> None:
+        if not found and index and not bool(torch.isfinite(stream).all()):
+            found.append(index - 1)
+
+    with torch.inference_mode(), observe_streams(model, look):
+        model(ids_BT, use_cache=False)
+    return found[0] if found else None

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from regrow.errors import DataError
 from regrow.planning.cautions import cautions, local_optimum
 from regrow.planning.cost import RuleCost, Workload, cost_of
 from regrow.planning.global_fit import better_fit
@@ -20,7 +21,7 @@ from regrow.planning.plan_spread import PlanSpread, plan_spread
 from regrow.planning.planner import Solver
 from regrow.planning.registry import RULES, canonical, rule_named
 from regrow.planning.rule import Allocation, Design, Evidence, Needs
-from regrow.planning.scopes import choose_scope
+from regrow.planning.scopes import choose_scope, missing_scope_pilots
 from regrow.planning.tokens import show_tokens
 from regrow.planning.worth import Worth, worth_of_pilots
 
@@ -100,12 +101,19 @@ def plan_families(
         others = tuple(other for other in families if other.family != pilots.family)
         evidence = Evidence.of(pilots, others=others, solver=solver, transfer=transfer, seed=seed)
         design = Design.of(pilots)
-        plans = []
+        plans: list[PlannedRule] = []
+        left_out: dict[str, list[str]] = {}
         for text in rules or default_rules(pilots, others):
             rule = rule_named(text)
             needs = rule.needs(design)
             for budget in budgets:
-                allocation = rule.allocate(replace(evidence, **pilots.evidence.get(rule.name, {})), budget)
+                try:
+                    allocation = rule.allocate(replace(evidence, **pilots.evidence.get(rule.name, {})), budget)
+                except DataError as error:
+                    if rules:
+                        raise
+                    left_out.setdefault(f"{error}; {error.hint}", []).append(text)
+                    break
                 cost = cost_of(needs, budget, workload or Workload())
                 plans.append(PlannedRule(text, rule.name, budget, allocation, needs, cost))
         fit = evidence.fit("rah", "exponential", transfer) if not pilots.missing() else None
@@ -116,7 +124,10 @@ def plan_families(
             scope,
             reason,
             plans,
-            _notes(pilots, fit, plans, transfer) if explained else (),
+            (
+                *(f"left out {', '.join(names)}: {reason}" for reason, names in left_out.items()),
+                *(_notes(pilots, fit, plans, transfer) if explained else ()),
+            ),
             _uncertainty(pilots, budgets, transfer, seed) if uncertain and fit is not None else None,
         )
 
@@ -157,7 +168,7 @@ def rules_needs(
 
 
 def default_rules(pilots: Pilots, others: Sequence[Pilots]) -> list[str]:
-    """Return the rules that a family's file suffices for."""
+    """Return the rules to try on a family's file; those whose pilots are missing are left out with a note."""
     names = list(ALWAYS)
     if pilots.nll_gap is not None and any(other.nll_gap is not None and not other.missing() for other in others):
         names.append("rah-proxy")
@@ -206,7 +217,7 @@ def whole_tokens(tokens: dict[str, float], budget: float) -> dict[str, int]:
 
 
 def _notes(pilots: Pilots, fit: Fit | None, plans: Sequence[PlannedRule], transfer: Transfer) -> tuple[str, ...]:
-    said: list[str] = []
+    said: list[str] = [*missing_scope_pilots(pilots)]
     planned = [one for one in plans if one.allocation.mixture is not None]
     if fit is not None and planned:
         scopes = {one.allocation.scope for one in planned}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from regrow.planning.pilots import PILOT_SCOPE, Pilots
+from regrow.planning.pilots import MIXTURE, PILOT_SCOPE, SCOPES, PilotRun, Pilots
 from regrow.stats.retention import retention
 
 
@@ -25,3 +25,17 @@ def choose_scope(pilots: Pilots) -> tuple[str, str]:
     if pilots.scope:
         return pilots.scope, "as the file states"
     return PILOT_SCOPE, "no uniform pilots to choose from"
+
+
+def missing_scope_pilots(pilots: Pilots) -> tuple[str, ...]:
+    """Return a warning where a scope was chosen although some of the three uniform pilots were not run, with the
+    command that makes each."""
+    if not pilots.scope_counts:
+        return ()
+    absent = [PilotRun(MIXTURE, pilots.largest, scope) for scope in SCOPES if scope not in pilots.scope_counts]
+    if not absent:
+        return ()
+    names = " and ".join(run.scope for run in absent)
+    return (
+        f"the scope was chosen without the uniform pilot under {names}: " + "; ".join(run.command for run in absent),
+    )

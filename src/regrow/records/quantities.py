@@ -19,7 +19,9 @@ def parse_tokens(text: str, *, option: str) -> int:
     count = 0
     if match:
         try:
-            count = round(float(match[1].replace("_", "")) * _SCALE[match[2].lower()])
+            exact = float(match[1].replace("_", "")) * _SCALE[match[2].lower()]
+            count = round(exact)
+            match = match if abs(exact - count) < 1e-6 else None
         except ValueError:
             match = None
     if not match:

@@ -34,6 +34,8 @@ def asked_repairs(methods: Sequence[str], ranks: Sequence[int], common: RepairSp
     names = REPAIRS.names() if list(methods) == [ALL] else list(methods)
     if not names:
         raise ConfigError("no repair was named", hint=f"allowed: {', '.join(REPAIRS.names())}")
+    if ALL in names:
+        raise ConfigError(f"'{ALL}' stands for every repair, beside which no other can be named", hint="--method all")
     for name in names:
         REPAIRS.entry(name)
     for kind, values in (("repair", names), ("rank", [str(rank) for rank in ranks])):

@@ -112,12 +112,17 @@ class InsertBlocks:
     removed: tuple[int, ...]
     unpruned_config: Any
     facts: None = None
-    flops_per_token: int = 0
     _before: tuple[nn.ModuleList, dict[str, Any]] | None = field(default=None, repr=False)
 
     @property
     def added_parameters(self) -> int:
         return sum(weight.numel() for block in self.blocks.values() for weight in block.parameters())
+
+    @property
+    def flops_per_token(self) -> int:
+        """Two per weight of the linear layers; what attention adds grows with the context and is left out."""
+        weights = (weight for block in self.blocks.values() for weight in block.parameters())
+        return sum(2 * weight.numel() for weight in weights if weight.dim() > 1)
 
     @property
     def still_removed(self) -> tuple[int, ...]:

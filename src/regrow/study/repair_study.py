@@ -43,6 +43,7 @@ from regrow.records.specs import EvalSpec, HealSpec, RepairSpec, Spec
 from regrow.records.store import RunFolder, read_evaluation
 from regrow.repair.fit import RepairResult, fit_possible
 from regrow.repair.latency import measure_latency
+from regrow.repair.method import refuse_options
 from regrow.repair.registry import REPAIRS
 from regrow.study.repair_results import NONE, Outcome, RepairStudy, gain_of, markdown, score_cells
 from regrow.study.repair_spec import CutSpec, RepairStudySpec, TextSpec, healing_label
@@ -109,6 +110,7 @@ def _refuse_unknown(spec: RepairStudySpec) -> None:
         CRITERIA.entry(cut.criterion)
     for repair in spec.repairs:
         REPAIRS.entry(repair.method)
+        refuse_options(repair.method, repair, REPAIRS.get(repair.method).heeds)
     for run in spec.healing:
         SCOPES.entry(run.scope)
         LOSSES.entry(run.loss)

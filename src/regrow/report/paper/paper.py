@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import polars
 
+from regrow.errors import DataError
 from regrow.records.study_runs import Study
 from regrow.report.paper.budgets import budget_frame
 from regrow.report.paper.comparisons import comparison_frame
@@ -49,6 +50,12 @@ def paper_of(study: Study, *, budget: int | None = None, drawing: Drawing | None
     """
     drawing = drawing or Drawing()
     families, notes = families_of(study.runs)
+    there = sorted({method.budget for family in families for method in family.healed})
+    if budget is not None and budget not in there:
+        raise DataError(
+            f"no healed run of this study has a budget of {budget:,} tokens",
+            hint="budgets there: " + (", ".join(f"{tokens:,}" for tokens in there) or "none"),
+        )
     budget = budget if budget is not None else main_budget(families)
     if study.unfinished:
         shown = ", ".join(study.unfinished[:5]) + (" and others" if len(study.unfinished) > 5 else "")

@@ -113,8 +113,6 @@ def heal(
     note_chat_format(loaded, watch)
     with RunFolder(state).claimed("healing", asked) if processes.first else nullcontext():
         result = train(loaded, pools, spec, state, watch=watch, unpruned=teacher, log_to=log_to)
-    for remark in result.notes:
-        watch.note(f"note: {remark}")
     teacher.forget()
     if processes.first:
         watch.begin(f"saving to {output} and comparing the reloaded checkpoint")

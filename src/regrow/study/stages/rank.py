@@ -170,7 +170,8 @@ def _most_passes(blocks: int, rounds: int) -> float:
 def _guide(suite_name: str, name: str) -> Capability:
     capability = suite(suite_name, [name])[0]
     if capability.kind == "likelihood":
-        raise DataError(f"'{name}' is not answered by text", hint="name a generative capability with --for")
+        able = [one.name for one in suite(suite_name) if one.kind != "likelihood"]
+        raise DataError(f"'{name}' is not answered by text", hint=f"--for takes: {', '.join(able)}")
     return capability
 
 

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from regrow.errors import ModelError, RegrowError
+from regrow.criteria.merging import merges_of
+from regrow.data.calibration import CalibrationSet
+from regrow.errors import DataError, ModelError, RegrowError, StudyError
 from regrow.models.identity import model_identity
 from regrow.models.load import LoadedModel, load_model
 from regrow.models.save import CardWriter, save_checkpoint
 from regrow.protocols import Watcher
-from regrow.records.checkpoint import CheckpointFacts
+from regrow.records.checkpoint import CheckpointFacts, read_facts
 from regrow.records.repairs import RepairRow, RepairTable
 from regrow.records.specs import RepairSpec
 from regrow.repair.asked import Asked
@@ -87,7 +89,7 @@ def repair_all(
     With ``output`` each result is saved: a single one there, several in a subfolder by label. Those that are there
     already are not fitted again. Raises ModelError as :func:`repair` does.
     """
-    facts = _repairable(pruned)
+    facts = _repairable(pruned, watch)
     shared = {
         "pruned": str(pruned),
         "unpruned": unpruned,
@@ -116,6 +118,7 @@ def repair_all(
         calibration = calibration_of(fitting, original, watch=watch, pools_folder=pools_folder, only_pools=only_pools)
         # Pools may be there only now.
         content = calibration_content(asked.specs[0], pools_folder=pools_folder, only_pools=only_pools)
+        _refuse_nothing_held_out(calibration)
         results, table = fit_possible(
             original,
             loaded,
@@ -150,9 +153,14 @@ def repair_all(
     )
 
 
-def _repairable(pruned: str) -> CheckpointFacts:
+def _repairable(pruned: str, watch: Watcher) -> CheckpointFacts:
     """Return the facts of a checkpoint that can be repaired."""
     facts = checkpoint_facts(pruned, what="repair")
+    if facts.scores is not None and merges_of(facts.scores):
+        watch.note(
+            "note: this cut also merged blocks (laco); repairs are fitted as if they had only been removed, and may "
+            "make the model worse"
+        )
     if not facts.removed_blocks:
         raise ModelError(f"'{pruned}' has all its blocks, so there is no cut to repair", hint="prune it first")
     # A repair that was folded into the weights left no bridge behind.
@@ -168,12 +176,37 @@ def _repairable(pruned: str) -> CheckpointFacts:
     return facts
 
 
+def _refuse_nothing_held_out(calibration: CalibrationSet) -> None:
+    """Raise DataError where a repair could be fitted but not judged."""
+    sequences, length = calibration.input_ids.shape
+    if sequences < 2:
+        raise DataError(
+            f"the calibration text gives {sequences} sequence of {length} tokens; an eighth is held out to judge the "
+            "repair, which takes two sequences at least",
+            hint=f"give more text and --calibration-tokens {2 * length} or more, or --chunk-tokens 64",
+        )
+
+
 def _places(asked: Asked, output: Path | None) -> dict[str, Path]:
     if output is None:
         return {}
     if len(asked.labels) == 1 and not asked.lenient:
         return {asked.labels[0]: output}
+    theirs = sorted(place.name for place in output.iterdir()) if output.is_dir() else []
+    other = [name for name in theirs if name not in asked.labels and not _is_repair(output / name)]
+    if other or output.is_file():
+        raise StudyError(
+            f"the output folder '{output}' already holds something else"
+            + (f" ('{other[0]}')" if other else " (it is a file)"),
+            hint="name a new folder: each repair gets a subfolder of it",
+        )
     return {label: output / label for label in asked.labels}
+
+
+def _is_repair(place: Path) -> bool:
+    """Return whether ``place`` is a checkpoint that a repair wrote, or what a stopped one left."""
+    facts = read_facts(place) if place.is_dir() else None
+    return place.name.startswith(".") or (facts is not None and any(done.kind == "repair" for done in facts.steps))
 
 
 def _save(
