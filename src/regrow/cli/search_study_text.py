@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from rich import box
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -107,4 +108,11 @@ def _value(outcome: str, value: float) -> str:
 def _print(console: Console, title: str, table: Table) -> None:
     console.print()
     console.print(Text(title, style="bold"))
+    if console.is_terminal:
+        console.print(table)
+        return
+    # Into a file or a pipe: as wide as its numbers need, none of them cut short.
+    before = console.width
+    console.width = max(before, Measurement.get(console, console.options.update(max_width=10_000), table).maximum)
     console.print(table)
+    console.width = before
