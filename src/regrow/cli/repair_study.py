@@ -44,4 +44,6 @@ def repair_study(
         print_json(found.model_dump(mode="json"))
         return
     stdout_console().print(markdown(found), markup=False, highlight=False, soft_wrap=True)
+    if not any(one.row is not None for one in found.outcomes):
+        print("no repair of this study suits any of its cuts; the reasons stand in the table")
     print(f"results in {output / 'results.json'} and {output / 'results.md'}")

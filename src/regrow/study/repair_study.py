@@ -19,7 +19,7 @@ from typing import Any
 
 from regrow.capabilities.evaluate import evaluate as measure
 from regrow.criteria.merging import Merge, merge_blocks, merges_of
-from regrow.criteria.order import removal_count
+from regrow.criteria.order import candidates, removal_count
 from regrow.criteria.ranking import needs_text, reads_similarity, score_blocks
 from regrow.criteria.registry import CRITERIA
 from regrow.criteria.similarity import kept_similarity
@@ -84,6 +84,7 @@ def run_repair_study(
         watch.begin(f"loading {spec.model}")
         unpruned = load_model(spec.model, dtype=dtype, device=device)
         watch.end(f"{len(blocks_of(unpruned.model))} blocks")
+        _refuse_impossible_cuts(spec, len(blocks_of(unpruned.model)))
         work = _Work(spec, output, unpruned, watch, pools_folder)
         whole, outcomes = work.run()
         study = RepairStudy(
@@ -102,6 +103,15 @@ def run_repair_study(
         write_text(output / RESULTS, study.model_dump_json(indent=2) + "\n")
         write_text(output / PAGE, markdown(study))
     return study
+
+
+def _refuse_impossible_cuts(spec: RepairStudySpec, blocks: int) -> None:
+    """Raise ConfigError on a cut that the model does not allow, before the first one costs anything."""
+    for cut in spec.cuts:
+        if cut.blocks is not None:
+            check_blocks(cut.blocks, blocks)
+        elif cut.remove is not None:
+            candidates(cut.criterion, blocks, remove=removal_count(cut.remove, blocks), protect=cut.protect)
 
 
 def _refuse_unknown(spec: RepairStudySpec) -> None:
