@@ -31,7 +31,8 @@ def facts(**changes):
 def test_front_matter_is_what_the_hub_reads():
     card = ModelCard(model_card(facts(), license="apache-2.0", table=main_table(all_stages())))
     assert card.data.base_model == "example/Synthetic-135M-Instruct"
-    assert card.data.library_name == "transformers" and card.data.license == "apache-2.0"
+    front = card.data.to_dict()
+    assert front["library_name"] == "transformers" and front["license"] == "apache-2.0"
     assert {"regrow", "depth-pruning", "healed"} <= set(card.data.tags)
     assert "| Math | 30% (20–43) |" in card.text
     assert "Removing blocks 13 and 14 of 30 broke" in card.text

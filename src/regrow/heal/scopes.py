@@ -130,12 +130,9 @@ def bridges(loaded: LoadedModel, spec: HealSpec) -> Trained:
 def all_lora_and_bridges(loaded: LoadedModel, spec: HealSpec) -> Trained:
     """LoRA on all linear layers of all blocks, and the operators of a repair themselves, at the same rate (SHIFT-LLM's
     trainable adapters; under ``all-lora`` they stay as they were fitted)."""
-    operators = _bridge_weights(loaded, spec)
-    trained = _lora(loaded, spec, None)
-    masters = _masters(loaded.model, operators)
-    trained.parameters.update(masters.parameters)
-    trained.stored.update(masters.stored)
-    trained.before.update({name: weight.detach().clone() for name, weight in masters.parameters.items()})
+    trained = _with_bridges(loaded, spec, all_lora)
+    lora = adapter_parameters(loaded.model)
+    trained.before = {name: weight.detach().clone() for name, weight in trained.parameters.items() if name not in lora}
     return trained
 
 

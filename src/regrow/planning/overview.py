@@ -15,7 +15,6 @@ from regrow.planning.least_squares import Fit, Transfer
 from regrow.planning.likelihood import CurveDraws, draw_curves
 from regrow.planning.misfit import Misfit, misfits
 from regrow.planning.outlook import Outlook, outlooks
-from regrow.planning.parallel import in_processes
 from regrow.planning.pilots import Pilots
 from regrow.planning.plan_spread import PlanSpread, plan_spread
 from regrow.planning.planner import Solver
@@ -87,13 +86,11 @@ def plan_families(
     explained: bool = True,
     uncertain: bool = False,
     seed: int = 0,
-    processes: int = 1,
 ) -> list[FamilyPlan]:
     """Return the plans of each family (of those named in ``only``; the others still serve as donors).
 
     ``rules`` None: all that the pilots suffice for. ``explained`` adds the notes, ``uncertain`` what the pilots leave
-    open. With ``processes`` several families are planned at once where the system forks (only in a program without
-    threads). Raises ConfigError for an unknown rule and DataError naming what a rule lacks.
+    open. Raises ConfigError for an unknown rule and DataError naming what a rule lacks.
     """
     wanted = [one for one in families if not only or one.family in only]
 
@@ -131,7 +128,7 @@ def plan_families(
             _uncertainty(pilots, budgets, transfer, seed) if uncertain and fit is not None else None,
         )
 
-    return in_processes(plan, wanted, processes)
+    return [plan(pilots) for pilots in wanted]
 
 
 @dataclass(frozen=True)
