@@ -69,7 +69,7 @@ def test_all_criteria_side_by_side(tiny_folder: Any, regrow: Any) -> None:
     code, out, err = regrow("rank", folder, "--criterion", "all", "--remove", "2", *SHORT, "--picture", "map.svg")
     assert code == 0, err
     assert all(name in out for name in CRITERIA.names())
-    assert "removed blocks (2 of 6, 0-based on 'bundled')" in out and "Jaccard" in out
+    assert "removed blocks (2 of 6, 0-based on 'bundled', fingerprint " in out and "Jaccard" in out
     assert Path("map.svg").read_text("utf-8").startswith("<svg")
     code, out, err = regrow("rank", folder, "--criterion", "lorp,wrp", "--remove", "2", *SHORT, "--json", "-q")
     assert code == 0 and err == ""
@@ -135,6 +135,19 @@ def test_the_last_block_may_be_protected_by_its_index_from_the_end(tiny_folder: 
     assert json.loads(regrow(*words, "--protect", "0,-1")[1])["answers"][0]["removed"] == [3, 4]
 
 
+def test_no_block_need_be_protected(tiny_folder: Any, regrow: Any) -> None:
+    words = ("rank", tiny_folder("llama"), "--criterion", "reverse-order", "--remove", "5", "--json", "-q")
+    assert json.loads(regrow(*words)[1])["answers"][0]["removed"] == [1, 2, 3, 4, 5]
+    assert json.loads(regrow(*words, "--protect", "none")[1])["answers"][0]["protected"] == []
+
+
+def test_criteria_that_were_not_asked_for_by_name_may_be_left_out(tiny_folder: Any, regrow: Any) -> None:
+    code, out, err = regrow("rank", tiny_folder("llama"), "--remove", "5", *SHORT)
+    assert code == 0, err
+    assert "note: lorp is left out: cannot remove 5 of 6 blocks" in " ".join(out.split())
+    assert "fingerprint" in out
+
+
 def test_a_spec_file_names_what_is_asked(tiny_folder: Any, regrow: Any) -> None:
     folder = tiny_folder("llama")
     Path("prune.yaml").write_text("criterion: magnitude-l1\nremove: 2\nprotect: [0, -1]\n")
@@ -151,6 +164,26 @@ def test_a_guided_choice_needs_a_capability_that_is_answered_right(tiny_folder: 
     refused("does not measure", "rank", folder, "--for", "general")
     refused("answers none of 2 dev items of 'math' right", "rank", folder, "--for", "math", "--for-items", "2")
     refused("--for-items must be at least 1", "rank", folder, "--for", "math", "--for-items", "0")
+    cut = ("prune", folder, "-o", "out", "--remove", "2")
+    refused("'knowledge' is not answered by text", *cut, "--for", "knowledge")
+    refused("answers none of 2 dev items of 'math' right", *cut, "--for", "math", "--for-items", "2")
+    refused("--for-items must be at least 1", *cut, "--for", "math", "--for-items", "0")
+    refused("--for and --criterion exclude each other", *cut, "--for", "math", "--criterion", "wrp")
+    refused("cannot remove 6 of 6", *cut[:-1], "6", "--for", "math", "--protect", "none")
+    refused("--for and --blocks exclude each other", *cut[:-2], "--blocks", "3", "--for", "math")
+    assert not Path("out").exists()
+
+
+@pytest.mark.slow
+def test_a_cut_guided_by_a_capability_is_made_as_it_was_ranked(regrow: Any) -> None:
+    words = ("embedded:smollm2-135m", "--remove", "1", "--for", "safety", "--for-items", "6", "--json", "-q")
+    _, guided = json.loads(regrow("rank", *words, "--criterion", "reverse-order")[1])["answers"]
+    facts = json.loads(regrow("prune", *words, "-o", "out")[1])
+    assert facts["removed_blocks"] == guided["removed"] != [29]
+    assert facts["scores"]["criterion"] == guided["criterion"] == "for:safety"
+    assert facts["steps"][0]["options"]["guiding_items"] == 6
+    code, out, _ = regrow("prune", *words, "-o", "out")
+    assert code == 0 and json.loads(out)["removed_blocks"] == facts["removed_blocks"]
 
 
 def test_texts_that_cannot_be_read(tiny_folder: Any, refused: Any) -> None:
@@ -219,3 +252,8 @@ def test_what_is_listed_of_a_criterion(regrow: Any) -> None:
     assert "gradients" in rows["taylor"]["needs"] and rows["wrp"]["cost"] == "0 forward passes"
     assert rows["wrp"]["basis"] == "derived from the abstract"
     assert "derived from the abstract" in " ".join(regrow("ls", "criteria")[1].split())
+
+
+def test_a_whole_number_is_not_rounded(refused: Any) -> None:
+    refused("--seed: '1.5' is not a whole number", "rank", "somewhere", "--seed", "1.5")
+    refused("--chunk-tokens: 'two' is not a whole number", "prune", "somewhere", "-o", "out", "--chunk-tokens", "two")

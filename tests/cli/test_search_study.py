@@ -121,3 +121,15 @@ def test_grids_that_cannot_be_run(tiny_folder: Any, refused: Any, tmp_path: Path
     refused("shorter than one chunk of 128", *words, "--text", "bundled,short.txt")
     assert not (tmp_path / "study").exists()
     refused("chunks of 128 tokens", "search-study", gpt2_folder(tmp_path / "gpt2", 64), "-o", "s", "--remove", "1")
+
+
+def test_the_studies_that_come_with_regrow_are_grids_that_can_be_run() -> None:
+    from regrow.criteria.search_study import check_grid
+    from regrow.records.search_study import SearchStudySpec
+    from regrow.records.specs import build, read_yaml
+    from regrow.studies import SEARCH, shipped
+
+    assert "calibration-or-search" in shipped(SEARCH)
+    for file in shipped(SEARCH).values():
+        spec = build(SearchStudySpec, read_yaml(file))
+        check_grid(spec.configurations(), spec.searches, spec.seeds, spec.budget or 1.0)

@@ -207,3 +207,14 @@ def test_the_public_names_and_what_they_return():
     assert list(inspect.signature(stats.chance_corrected).parameters) == ["score", "base", "floor"]
     assert list(inspect.signature(stats.paired_bootstrap).parameters)[:4] == ["a", "b", "base", "seeds"]
     assert stats.holm([0.001, 0.5], bounds=[True, False]).bounds.tolist() == [True, False]
+
+
+@pytest.mark.parametrize("seeds", [False, True])
+def test_senseless_resamples_and_levels_are_refused(seeds):
+    scores = np.array([[1.0, 0.0, 1.0], [0.0, 0.0, 1.0]])
+    for resamples in (-5, 0, 1):
+        with pytest.raises(ConfigError, match=f"{resamples} resamples are too few"):
+            paired_bootstrap(scores, scores, 0.5, seeds=seeds, resamples=resamples)
+    for level in (0.0, 1.0, 95.0, float("nan")):
+        with pytest.raises(ConfigError, match="the level of the limits lies between 0 and 1"):
+            paired_bootstrap(scores, scores, 0.5, seeds=seeds, level=level)

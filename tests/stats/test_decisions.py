@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest, ttest_1samp
 
-from regrow.errors import DataError
+from regrow.errors import ConfigError, DataError
 from regrow.stats.decisions import (
     discordant_standard_error,
     family_sizes,
@@ -102,3 +102,10 @@ def test_smallest_detectable_difference_has_the_promised_power():
     drawn = np.random.default_rng(0).normal(true, error, 20_000)
     assert (np.abs(drawn) > 1.96 * error).mean() == pytest.approx(0.8, abs=0.01)
     assert math.isnan(paired_standard_error([1.0])) and math.isnan(discordant_standard_error(0, 0.1))
+
+
+def test_numbers_that_count_nothing_are_refused():
+    with pytest.raises(DataError, match="counts of items cannot be negative, got -1 and 2"):
+        mcnemar(-1, 2)
+    with pytest.raises(ConfigError, match="0 resamples are too few"):
+        sign_flip([1.0, -1.0], resamples=0)

@@ -42,6 +42,8 @@ def test_a_gain_cannot_hide_a_loss():
     assert worst_case([0.5, 1.5]) == 0.5
     np.testing.assert_allclose(capped_mean([[0.5, 1.5], [1.0, 0.2]]), [0.75, 0.6])
     assert math.isnan(capped_mean([0.5, math.nan])) and math.isnan(worst_case([0.5, math.nan]))
+    assert math.isnan(capped_mean([])) and math.isnan(worst_case([]))
+    assert np.isnan(worst_case(np.ones((3, 0)))).all() and worst_case(np.ones((3, 0))).shape == (3,)
 
 
 def test_published_concordance():

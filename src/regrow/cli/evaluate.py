@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from regrow.cli.options import Device, Dtype, Json, Output, Quiet, SpecFile
+from regrow.cli.options import Device, Dtype, Json, Output, Quiet, SpecFile, whole
 
 
 def evaluate(
@@ -24,21 +24,21 @@ def evaluate(
         str | None, Parameter(help="Only these, comma-separated; see `regrow ls capabilities`.")
     ] = None,
     split: Annotated[str | None, Parameter(help="dev or test. Default: test.")] = None,
-    items: Annotated[int | None, Parameter(help="At most this many items per capability. Default: all.")] = None,
+    items: Annotated[int | None, whole(help="At most this many items per capability. Default: all.")] = None,
     perplexity: Annotated[bool | None, Parameter(help="Measure perplexity too. Default: yes, not with tasks.")] = None,
     text: Annotated[
         str | None, Parameter(help="Text of the perplexity: wikitext2:test, a .txt or .jsonl file. Default: bundled.")
     ] = None,
-    few_shot: Annotated[int | None, Parameter(help="Worked examples of a task. Default: the task's own.")] = None,
+    few_shot: Annotated[int | None, whole(help="Worked examples of a task. Default: the task's own.")] = None,
     chat: Annotated[bool, Parameter(help="Ask a task's questions in the chat template.")] = False,
     engine: Annotated[str, Parameter(help="Who writes answers: transformers, vllm or openai.")] = "transformers",
     endpoint: Annotated[
         str | None, Parameter(help="Base address of an OpenAI-compatible API, for --engine openai.")
     ] = None,
-    batch_size: Annotated[int | None, Parameter(help="Rows decoded together. Default: 32.")] = None,
+    batch_size: Annotated[int | None, whole(help="Rows decoded together. Default: 32.")] = None,
     fast_stop: Annotated[bool | None, Parameter(help="Stop a row once its score cannot change any more.")] = None,
     label: Annotated[str | None, Parameter(help="Name of this model in reports. Default: its stage.")] = None,
-    seed: Annotated[int | None, Parameter(help="Seed of the item subset. Default: 0.")] = None,
+    seed: Annotated[int | None, whole(help="Seed of the item subset. Default: 0.")] = None,
     spec: SpecFile = None,
     dtype: Dtype = "auto",
     device: Device = "auto",

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from regrow.cli.options import Device, Dtype, Json, Pools, Quiet, SpecFile
+from regrow.cli.options import Device, Dtype, Json, Pools, Quiet, SpecFile, whole
 
 
 def heal(
@@ -25,23 +25,23 @@ def heal(
         Parameter(help="A loss or a sum, as response-cross-entropy+0.5*distillation; see `regrow ls losses`."),
     ] = None,
     temperature: Annotated[float | None, Parameter(help="Softens the distributions of a distillation.")] = None,
-    top_k: Annotated[int | None, Parameter(help="Tokens that distillation-top-k keeps. Default: 50.")] = None,
-    rank: Annotated[int | None, Parameter(help="LoRA rank. Default: 16.")] = None,
-    last_blocks: Annotated[int | None, Parameter(help="Blocks that last-k and partial train. Default: 3.")] = None,
+    top_k: Annotated[int | None, whole(help="Tokens that distillation-top-k keeps. Default: 50.")] = None,
+    rank: Annotated[int | None, whole(help="LoRA rank. Default: 16.")] = None,
+    last_blocks: Annotated[int | None, whole(help="Blocks that last-k and partial train. Default: 3.")] = None,
     base_format: Annotated[
         str | None, Parameter(help="stored, or nf4: frozen weights in 4 bits (QLoRA, on CUDA).")
     ] = None,
     learning_rate: Annotated[float | None, Parameter(help="Default: the scope's own.")] = None,
-    sequences_per_update: Annotated[int | None, Parameter(help="Sequences per optimizer step. Default: 16.")] = None,
+    sequences_per_update: Annotated[int | None, whole(help="Sequences per optimizer step. Default: 16.")] = None,
     microbatch_tokens: Annotated[
         int | None, Parameter(help="Tokens run at once; changes memory, not the result. Default: 2048.")
     ] = None,
     max_cycles: Annotated[float | None, Parameter(help="How often a pool may be used up. Default: 50.")] = None,
     suite: Annotated[str, Parameter(help="Suite whose healing pools are used.")] = "mini",
-    pool_examples: Annotated[int, Parameter(help="Prompts the unpruned model answers per pool.")] = 200,
+    pool_examples: Annotated[int, whole(help="Prompts the unpruned model answers per pool.")] = 200,
     unpruned: Annotated[str | None, Parameter(help="The original model, when it is no longer where it was.")] = None,
     pools: Pools = None,
-    seed: Annotated[int | None, Parameter(help="Seed of the mixture, the dropout and the adapter. Default: 0.")] = None,
+    seed: Annotated[int | None, whole(help="Seed of the mixture, the dropout and the adapter. Default: 0.")] = None,
     spec: SpecFile = None,
     log_to: Annotated[
         str | None, Parameter(help="Experiment trackers beside the JSONL log: tensorboard, trackio, wandb.")

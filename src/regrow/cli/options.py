@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -10,6 +11,19 @@ from cyclopts import Parameter
 from regrow.errors import ConfigError
 
 S = TypeVar("S")
+
+
+def _whole_number(_: Any, tokens: Any) -> int:
+    text = tokens[0].value.strip()
+    if not re.fullmatch(r"[+-]?[0-9][0-9_]*", text):
+        raise ValueError(f"'{text}' is not a whole number")
+    return int(text)
+
+
+def whole(**about: Any) -> Parameter:
+    """Return an option that takes a whole number: 1.5 is refused, where cyclopts would round it to 2."""
+    return Parameter(converter=_whole_number, **about)
+
 
 Output = Annotated[Path, Parameter(name=["--output", "-o"], help="Folder to write; must not hold anything else.")]
 Device = Annotated[str, Parameter(help="auto, cpu, cuda, cuda:N or mps.")]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from regrow.cli.options import Json
+from regrow.cli.options import Json, whole
 
 if TYPE_CHECKING:
     from regrow.planning.overview import FamilyPlan
@@ -20,13 +20,13 @@ def plan(
     *,
     budget: Annotated[
         list[str] | None,
-        Parameter(help="Healing tokens; again, or with commas (1M,250k), for several. Default: 1M."),
+        Parameter(negative="", help="Healing tokens; again, or with commas (1M,250k), for several. Default: 1M."),
     ] = None,
     rule: Annotated[
         list[str] | None,
-        Parameter(help="Only this rule; several as above. Default: all the file suffices for."),
+        Parameter(negative="", help="Only this rule; several as above. Default: all the file suffices for."),
     ] = None,
-    family: Annotated[list[str] | None, Parameter(help="Only this family of the file.")] = None,
+    family: Annotated[list[str] | None, Parameter(negative="", help="Only this family of the file.")] = None,
     output: Annotated[
         Path | None,
         Parameter(name=["--output", "-o"], help="Write the one plan asked for, for `regrow heal --mixture`."),
@@ -42,7 +42,7 @@ def plan(
     training_rate: Annotated[float | None, Parameter(help="Tokens trained per second on this machine.")] = None,
     generation_rate: Annotated[float | None, Parameter(help="Tokens generated per second.")] = None,
     reading_rate: Annotated[float | None, Parameter(help="Prompt tokens read per second.")] = None,
-    seed: Annotated[int, Parameter(help="Seed of the drawn curves.")] = 0,
+    seed: Annotated[int, whole(help="Seed of the drawn curves.")] = 0,
     json: Json = False,
 ) -> None:
     """Split a healing budget over pools from pilots: fits, allocations, costs and warnings.

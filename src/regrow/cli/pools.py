@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from regrow.cli.options import Device, Dtype, Json, Output, Quiet
+from regrow.cli.options import Device, Dtype, Json, Output, Quiet, whole
 
 
 def pools(
@@ -17,7 +17,7 @@ def pools(
     output: Output,
     suite: Annotated[str, Parameter(help="Suite whose capabilities the pools heal: mini or full.")] = "mini",
     data: Annotated[Path | None, Parameter(help="Local data folder. Default: REGROW_DATA, else the hub.")] = None,
-    examples: Annotated[int, Parameter(help="Examples wanted per pool.")] = 1000,
+    examples: Annotated[int, whole(help="Examples wanted per pool.")] = 1000,
     only: Annotated[str | None, Parameter(help="Only these pools, comma-separated.")] = None,
     dtype: Dtype = "auto",
     device: Device = "auto",

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from regrow.cli.options import Calibration, Device, Dtype, Json, Output, Pools, Quiet, SpecFile
+from regrow.cli.options import Calibration, Device, Dtype, Json, Output, Pools, Quiet, SpecFile, whole
 
 
 def prune(
@@ -17,13 +17,20 @@ def prune(
     remove: Annotated[str | None, Parameter(help="How many blocks: a count (2) or a share (25%).")] = None,
     blocks: Annotated[str | None, Parameter(help="Which blocks instead, 0-based: 13,14 or 12-15.")] = None,
     criterion: Annotated[str | None, Parameter(help="See `regrow ls criteria`. Default: block-influence.")] = None,
-    protect: Annotated[str | None, Parameter(help="Blocks never removed; -1 is the last. Default: 0.")] = None,
+    for_capability: Annotated[
+        str | None,
+        Parameter(name="--for", help="Search the cut that hurts this capability least, instead of a criterion."),
+    ] = None,
+    for_items: Annotated[int, whole(help="Dev items of it that the model answers for that search.")] = 24,
+    protect: Annotated[
+        str | None, Parameter(help="Blocks never removed: 0,-1 for the first and the last, or none. Default: 0.")
+    ] = None,
     contiguous: Annotated[bool | None, Parameter(help="Remove one unbroken span.")] = None,
     calibration: Calibration = None,
     calibration_tokens: Annotated[str | None, Parameter(help="Tokens the criterion reads. Default: 16k.")] = None,
-    chunk_tokens: Annotated[int | None, Parameter(help="Tokens of one calibration chunk. Default: 256.")] = None,
+    chunk_tokens: Annotated[int | None, whole(help="Tokens of one calibration chunk. Default: 256.")] = None,
     pools: Pools = None,
-    seed: Annotated[int | None, Parameter(help="Seed of the calibration draw. Default: 0.")] = None,
+    seed: Annotated[int | None, whole(help="Seed of the calibration draw. Default: 0.")] = None,
     spec: SpecFile = None,
     dtype: Dtype = "auto",
     device: Device = "auto",
@@ -42,15 +49,20 @@ def prune(
     """
     from regrow.cli.options import merged, one_of
     from regrow.cli.output import print_json, watcher
+    from regrow.errors import ConfigError
     from regrow.records.quantities import parse_blocks, parse_tokens
     from regrow.records.specs import PruneSpec
 
     one_of(remove, blocks, "--remove and --blocks")
     one_of(criterion, blocks, "--criterion and --blocks")
+    one_of(for_capability, blocks, "--for and --blocks")
+    one_of(for_capability, criterion, "--for and --criterion")
+    if for_items < 1:
+        raise ConfigError(f"--for-items must be at least 1, got {for_items}", hint="--for-items 24")
     given = {
         "remove": remove,
         "blocks": parse_blocks(blocks) if blocks is not None else None,
-        "criterion": criterion,
+        "criterion": criterion if for_capability is None else f"for:{for_capability}",
         "protect": parse_blocks(protect, option="--protect", from_the_end=True) if protect is not None else None,
         "contiguous": contiguous,
         "calibration": calibration,
@@ -65,7 +77,15 @@ def prune(
     from regrow.study.stages.prune import prune as work
 
     facts = work(
-        model, asked, output, watch=watcher(quiet), pools_folder=pools, dtype=dtype, device=device, card=model_card
+        model,
+        asked,
+        output,
+        watch=watcher(quiet),
+        pools_folder=pools,
+        dtype=dtype,
+        device=device,
+        card=model_card,
+        guiding_items=for_items,
     )
     if json:
         print_json({"output": str(output), **facts.model_dump(mode="json")})

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from regrow.cli.options import Device, Dtype, Json, Quiet
+from regrow.cli.options import Device, Dtype, Json, Quiet, whole
 
 TOKENS = "50k"
 ITEMS = 50
@@ -23,9 +23,9 @@ def quickstart(
     ),
     remove: Annotated[str, Parameter(help="How many blocks: a count (2) or a share (25%).")] = "2",
     tokens: Annotated[str, Parameter(help="Healing budget in prompt and response tokens.")] = TOKENS,
-    items: Annotated[int, Parameter(help="Test items per capability.")] = ITEMS,
-    pool_examples: Annotated[int, Parameter(help="Prompts the unpruned model answers per pool.")] = POOL_EXAMPLES,
-    seed: Annotated[int, Parameter(help="Root seed of every draw.")] = 0,
+    items: Annotated[int, whole(help="Test items per capability.")] = ITEMS,
+    pool_examples: Annotated[int, whole(help="Prompts the unpruned model answers per pool.")] = POOL_EXAMPLES,
+    seed: Annotated[int, whole(help="Root seed of every draw.")] = 0,
     dtype: Dtype = "auto",
     device: Device = "auto",
     json: Json = False,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from regrow.cli.options import Calibration, Device, Dtype, Json, Pools, Quiet, SpecFile
+from regrow.cli.options import Calibration, Device, Dtype, Json, Pools, Quiet, SpecFile, whole
 
 SIMILARITY = "block-influence,angular,streamline,lorp"
 
@@ -24,12 +24,14 @@ def rank(
     for_capability: Annotated[
         str | None, Parameter(name="--for", help="Also search the cut that hurts these capabilities least.")
     ] = None,
-    for_items: Annotated[int, Parameter(help="Dev items of each that the model answers for it.")] = 24,
-    protect: Annotated[str | None, Parameter(help="Blocks never removed; -1 is the last. Default: 0.")] = None,
+    for_items: Annotated[int, whole(help="Dev items of each that the model answers for it.")] = 24,
+    protect: Annotated[
+        str | None, Parameter(help="Blocks never removed: 0,-1 for the first and the last, or none. Default: 0.")
+    ] = None,
     contiguous: Annotated[bool | None, Parameter(help="Remove one unbroken span.")] = None,
     calibration: Calibration = None,
     calibration_tokens: Annotated[str | None, Parameter(help="Tokens the criteria read. Default: 16k.")] = None,
-    chunk_tokens: Annotated[int | None, Parameter(help="Tokens of one calibration chunk. Default: 256.")] = None,
+    chunk_tokens: Annotated[int | None, whole(help="Tokens of one calibration chunk. Default: 256.")] = None,
     picture: Annotated[
         Path | None, Parameter(help="Draw the stream similarity and the cuts: a .png, .svg or .pdf file.")
     ] = None,
@@ -54,6 +56,7 @@ def rank(
     """
     from regrow.cli.options import merged
     from regrow.cli.output import print_json, stdout_console, watcher
+    from regrow.criteria.ranking import guided_by
     from regrow.criteria.registry import CRITERIA
     from regrow.errors import ConfigError
     from regrow.records.quantities import parse_blocks, parse_tokens
@@ -62,6 +65,7 @@ def rank(
     if criterion is None and spec is not None:
         values = read_yaml(spec)
         criterion = build(PruneSpec, values, where=f"'{spec}'").criterion if "criterion" in values else None
+    unasked = criterion is None
     criterion = SIMILARITY if criterion is None else criterion
     names = CRITERIA.names() if criterion == "all" else [part.strip() for part in criterion.split(",") if part.strip()]
     if "all" in names:
@@ -71,11 +75,13 @@ def rank(
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise ConfigError(f"the criterion '{twice}' is named twice", hint="name each criterion once")
-    for name in names:
-        CRITERIA.entry(name)
     if not names:
         raise ConfigError("no criterion was named", hint="regrow ls criteria")
-    guided = [part.strip() for part in (for_capability or "").split(",") if part.strip()]
+    guided = [capability for name in names if (capability := guided_by(name)) is not None]
+    guided += [part.strip() for part in (for_capability or "").split(",") if part.strip()]
+    names = [name for name in names if guided_by(name) is None]
+    for name in names:
+        CRITERIA.entry(name)
     if for_items < 1:
         raise ConfigError(f"--for-items must be at least 1, got {for_items}", hint="--for-items 24")
     if picture is not None and not set(names) & {"angular", "streamline", "lorp"}:
@@ -106,7 +112,7 @@ def rank(
         guided_by=guided,
         guiding_items=for_items,
         pools_folder=pools,
-        leave_out=criterion == "all",
+        leave_out=unasked or criterion == "all",
         dtype=dtype,
         device=device,
     )

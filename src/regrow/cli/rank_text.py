@@ -17,7 +17,8 @@ def ranking_lines(ranking: Ranking) -> Iterator[str]:
     """Yield the lines of a ranking, in rich's markup. Block indices are 0-based, REMOVED ones first."""
     names = [answer.criterion for answer in ranking.answers]
     width = max(map(len, names))
-    text = f" on '{ranking.calibration}'" if ranking.calibration else ""
+    read = f", fingerprint {ranking.calibration_fingerprint[:12]}" if ranking.calibration_fingerprint else ""
+    text = f" on '{ranking.calibration}'{read}" if ranking.calibration else ""
     yield f"[bold]removed blocks[/] ({ranking.remove} of {ranking.blocks}, 0-based{escape(text)})"
     for answer in ranking.answers:
         yield f"  {escape(answer.criterion):<{width}}  [bold]{', '.join(map(str, answer.removed))}[/]"

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from regrow.cli.options import Calibration, Device, Dtype, Json, Pools, Quiet, SpecFile
+from regrow.cli.options import Calibration, Device, Dtype, Json, Pools, Quiet, SpecFile, whole
 
 
 def repair(
@@ -37,7 +37,7 @@ def repair(
         str | None,
         Parameter(help="Shrinkage, as a share of the mean diagonal of X'X, or held-out. Default: the method's own."),
     ] = None,
-    skip_first: Annotated[int | None, Parameter(help="Leave out this many tokens at the start of a sequence.")] = None,
+    skip_first: Annotated[int | None, whole(help="Leave out this many tokens at the start of a sequence.")] = None,
     granularity: Annotated[
         Literal["block", "span"] | None, Parameter(help="Fit per removed block, merged exactly, or per removed run.")
     ] = None,
@@ -47,13 +47,13 @@ def repair(
     rows: Annotated[
         Literal["plain", "inverse-norm"] | None, Parameter(help="Weigh tokens alike, or by 1 / norm of their stream.")
     ] = None,
-    passes: Annotated[int | None, Parameter(help="Passes over the tokens, for repairs that train.")] = None,
+    passes: Annotated[int | None, whole(help="Passes over the tokens, for repairs that train.")] = None,
     calibration: Calibration = None,
     calibration_tokens: Annotated[str | None, Parameter(help="Tokens the fit reads. Default: 16k.")] = None,
-    chunk_tokens: Annotated[int | None, Parameter(help="Tokens of a calibration sequence. Default: 256.")] = None,
+    chunk_tokens: Annotated[int | None, whole(help="Tokens of a calibration sequence. Default: 256.")] = None,
     unpruned: Annotated[str | None, Parameter(help="The original model, when it is no longer where it was.")] = None,
     pools: Pools = None,
-    seed: Annotated[int | None, Parameter(help="Seed of the calibration draw. Default: 0.")] = None,
+    seed: Annotated[int | None, whole(help="Seed of the calibration draw. Default: 0.")] = None,
     spec: SpecFile = None,
     dtype: Dtype = "auto",
     device: Device = "auto",

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from regrow.cli.options import Json, Quiet
+from regrow.cli.options import Json, Quiet, whole
 
 
 def report(
@@ -28,8 +28,8 @@ def report(
     budget: Annotated[
         str | None, Parameter(help="Healing tokens at which a study's rules are compared. Default: where most ran.")
     ] = None,
-    resamples: Annotated[int, Parameter(help="Resamples behind a study's intervals and tests.")] = 2000,
-    seed: Annotated[int, Parameter(help="Seed of a study's resamples.")] = 0,
+    resamples: Annotated[int, whole(help="Resamples behind a study's intervals and tests.")] = 2000,
+    seed: Annotated[int, whole(help="Seed of a study's resamples.")] = 0,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from regrow.cli.options import Device, Dtype, Json, Output, Pools, Quiet, SpecFile
+from regrow.cli.options import Device, Dtype, Json, Output, Pools, Quiet
 
 
 def search_study(
@@ -45,7 +46,10 @@ def search_study(
         int | None, Parameter(help="Dev items per capability behind the accuracy; 0 leaves it out. Default: 8.")
     ] = None,
     pools: Pools = None,
-    spec: SpecFile = None,
+    spec: Annotated[
+        Path | None,
+        Parameter(help="YAML file with these options, or calibration-or-search; the command line wins."),
+    ] = None,
     dtype: Dtype = "auto",
     device: Device = "auto",
     json: Json = False,
@@ -66,6 +70,7 @@ def search_study(
     from regrow.cli.output import print_json, stdout_console, watcher
     from regrow.records.quantities import parse_blocks, parse_tokens
     from regrow.records.search_study import SearchStudySpec
+    from regrow.studies import SEARCH, find_study
 
     given: dict[str, Any] = {
         "remove": remove,
@@ -81,7 +86,7 @@ def search_study(
         "capabilities": capabilities,
         "items": items,
     }
-    asked = merged(SearchStudySpec, spec, given)
+    asked = merged(SearchStudySpec, find_study(str(spec), SEARCH) if spec is not None else None, given)
     from regrow.study.stages.search_study import study_search
 
     study = study_search(model, asked, output, watch=watcher(quiet), pools_folder=pools, dtype=dtype, device=device)

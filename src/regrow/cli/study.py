@@ -7,13 +7,13 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from regrow.cli.options import Json, Quiet
+from regrow.cli.options import Json, Quiet, whole
 
 Folder = Annotated[
     Path | None, Parameter(name=["--output", "-o"], help="Folder of the study. Default: studies-out/NAME.")
 ]
 Engine = Annotated[str | None, Parameter(help="serial, subprocess, ray or slurm instead of the file's engine.")]
-Workers = Annotated[int | None, Parameter(help="Steps that run at once, instead of the file's.")]
+Workers = Annotated[int | None, whole(help="Steps that run at once, instead of the file's.")]
 HOME = Path("studies-out")
 _REDRAW_SECONDS = 30
 

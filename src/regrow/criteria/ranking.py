@@ -17,21 +17,32 @@ from regrow.records.similarity import SimilarityRecord
 from regrow.seeding import stream
 
 COMMON = ("remove", "protect", "contiguous", "generator", "record")
+GUIDED = "for:"
+"""Before a capability's name: the cut that hurts it least, chosen by answers instead of a text."""
+
+
+def guided_by(criterion: str) -> str | None:
+    """Return the capability that a criterion such as "for:math" is guided by; None for one of the registry."""
+    return criterion.removeprefix(GUIDED).strip() if criterion.startswith(GUIDED) else None
+
+
+def _facts(criterion: str) -> dict[str, str]:
+    return {"needs": "answers"} if guided_by(criterion) is not None else dict(CRITERIA.entry(criterion).facts)
 
 
 def needs_text(criterion: str) -> bool:
     """Return whether a criterion runs the model on a calibration text."""
-    return "text" in dict(CRITERIA.entry(criterion).facts).get("needs", "text")
+    return "text" in _facts(criterion).get("needs", "text")
 
 
 def reads_similarity(criterion: str) -> bool:
     """Return whether a criterion reads the shared similarity record."""
-    return dict(CRITERIA.entry(criterion).facts).get("reads") == "similarity"
+    return _facts(criterion).get("reads") == "similarity"
 
 
 def kept_by(criterion: str) -> tuple[int, ...]:
     """Return the blocks that a criterion itself never removes (negative indices count from the end)."""
-    keeps = dict(CRITERIA.entry(criterion).facts).get("keeps", "")
+    keeps = _facts(criterion).get("keeps", "")
     return tuple(int(index) for index in keeps.split(",") if index)
 
 
@@ -40,7 +51,7 @@ def check_request(
 ) -> None:
     """Raise ConfigError when a criterion cannot remove what is asked of ``blocks``: known before any pass is run."""
     allowed = candidates(criterion, blocks, remove=remove, protect=protect, own=kept_by(criterion))
-    if contiguous or dict(CRITERIA.entry(criterion).facts).get("takes") == "one span":
+    if contiguous or _facts(criterion).get("takes") == "one span":
         windows(criterion, remove=remove, allowed=allowed)
 
 
@@ -125,6 +136,7 @@ def rank(
         blocks=len(blocks_of(model)),
         remove=remove,
         calibration=calibration.name if calibration is not None else "",
+        calibration_fingerprint=calibration.fingerprint if calibration is not None else "",
         answers=answers,
         provenance=provenance({"protect": list(protect), "contiguous": contiguous}, seed=seed),
     )

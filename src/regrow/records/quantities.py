@@ -34,7 +34,12 @@ def parse_tokens(text: str, *, option: str) -> int:
 
 
 def parse_blocks(text: str, *, option: str = "--blocks", from_the_end: bool = False) -> tuple[int, ...]:
-    """Return 0-based block indices from "13,14" or "12-15,20", in the order given; ``from_the_end`` allows "-1"."""
+    """Return 0-based block indices from "13,14" or "12-15,20", in the order given.
+
+    ``from_the_end`` allows "-1" for the last block and "none" for no block at all.
+    """
+    if from_the_end and text.strip().lower() == "none":
+        return ()
     found: list[int] = []
     for part in text.replace(" ", "").split(","):
         if from_the_end and re.fullmatch(r"-[0-9]{1,4}", part):

@@ -13,6 +13,7 @@ class Ranking(Frozen):
     blocks: int
     remove: int
     calibration: str = ""
+    calibration_fingerprint: str = ""
     answers: tuple[LayerScores, ...]
     warnings: tuple[str, ...] = ()
     provenance: Provenance | None = None

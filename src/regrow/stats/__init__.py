@@ -5,7 +5,7 @@ from regrow.stats.bootstrap import both_bootstraps, paired_bootstrap
 from regrow.stats.decisions import holm, holm_by_family, mcnemar, smallest_detectable_difference, tost
 from regrow.stats.intervals import mean_interval, perplexity_interval, wilson
 from regrow.stats.ranks import kendalls_w
-from regrow.stats.retention import capped_mean, chance_corrected, retention, worst_case
+from regrow.stats.retention import capped_mean, chance_corrected, retention, undefined_reason, worst_case
 from regrow.stats.transitions import fates, transitions
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "smallest_detectable_difference",
     "tost",
     "transitions",
+    "undefined_reason",
     "wilson",
     "worst_case",
 ]

@@ -88,6 +88,7 @@ def paired_bootstrap(
     Raises DataError for unequal items (naming the ids, where there are ids) and for a single seed when ``seeds`` is
     asked. A metric that uses an undefined retention is NaN with the reason.
     """
+    _check_numbers(resamples, level)
     pair = _Pair(a, b, base, strata or {}, floors or {})
     pair.check_metrics(metrics)
     if seeds:
@@ -113,6 +114,7 @@ def both_bootstraps(
 
     A table that shows both costs half; each of the two is what it would be by itself, on other draws.
     """
+    _check_numbers(resamples, level)
     pair = _Pair(a, b, base, strata or {}, floors or {})
     pair.check_metrics(metrics)
     pair.check_seeds()
@@ -133,6 +135,13 @@ def sign_p(differences: ArrayLike) -> tuple[float, bool]:
     drawn = np.asarray(differences, np.float64)
     fewer = min(int((drawn <= 0).sum()), int((drawn >= 0).sum()))
     return min(1.0, 2 * max(fewer, 1) / drawn.size), fewer == 0
+
+
+def _check_numbers(resamples: int, level: float) -> None:
+    if resamples < 2:
+        raise ConfigError(f"{resamples} resamples are too few", hint="use 2000")
+    if not 0 < level < 1:
+        raise ConfigError(f"the level of the limits lies between 0 and 1, got {level:g}", hint="use 0.95")
 
 
 class _Pair:
@@ -173,8 +182,6 @@ class _Pair:
 
     def item_draws(self, resamples: int, rng: np.random.Generator) -> list[Floats]:
         """Resampled means by capability, (resamples, seeds of a + seeds of b)."""
-        if resamples < 2:
-            raise ConfigError(f"{resamples} resamples are too few", hint="use 2000")
         return [
             resampled_means(np.concatenate([self.a[name], self.b[name]]), resamples, rng, strata=self.strata.get(name))
             for name in self.names

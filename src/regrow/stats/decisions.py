@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import bdtr, ndtr, ndtri, stdtr, stdtrit
 
-from regrow.errors import DataError
+from regrow.errors import ConfigError, DataError
 
 Floats = NDArray[np.float64]
 
@@ -76,6 +76,10 @@ def mcnemar(broke: int, came_back: int) -> float:
     ``broke`` counts items right the first time only, ``came_back`` those right the second time only; items that agree
     say nothing. 1 when no item changed.
     """
+    if min(broke, came_back) < 0:
+        raise DataError(
+            f"counts of items cannot be negative, got {broke} and {came_back}", hint="count the changed items"
+        )
     changed = broke + came_back
     if changed == 0:
         return 1.0
@@ -88,6 +92,8 @@ def sign_flip(differences: ArrayLike, *, resamples: int = 10_000, generator: np.
     The counterpart of :func:`mcnemar` for graded scores; (1 + hits) / (1 + resamples).
     """
     moved = np.asarray(differences, np.float64)
+    if resamples < 1:
+        raise ConfigError(f"{resamples} resamples are too few", hint="use 10000")
     moved = moved[moved != 0]
     if moved.size == 0:
         return 1.0

@@ -56,14 +56,20 @@ def undefined_reason(score: float, base: float, floor: float = 0.0) -> str:
 def capped_mean(retentions: ArrayLike, axis: int = -1) -> Any:
     """Return the mean of min(retention, 1) over capabilities (``axis``): a gain on one cannot hide a loss on another.
 
-    NaN when a retention is NaN: leave undefined capabilities out on purpose, and say so.
+    NaN when a retention is NaN, or when there is none: leave undefined capabilities out on purpose, and say so.
     """
-    return _plain(np.minimum(np.asarray(retentions, np.float64), 1.0).mean(axis=axis))
+    kept = np.asarray(retentions, np.float64)
+    return _plain(np.minimum(kept, 1.0).mean(axis=axis) if kept.shape[axis] else _undefined(kept, axis))
 
 
 def worst_case(retentions: ArrayLike, axis: int = -1) -> Any:
-    """Return the smallest retention over capabilities (``axis``); NaN when one is NaN."""
-    return _plain(np.asarray(retentions, np.float64).min(axis=axis))
+    """Return the smallest retention over capabilities (``axis``); NaN when one is NaN, or when there is none."""
+    kept = np.asarray(retentions, np.float64)
+    return _plain(kept.min(axis=axis) if kept.shape[axis] else _undefined(kept, axis))
+
+
+def _undefined(kept: Floats, axis: int) -> Floats:
+    return np.full(np.delete(kept.shape, axis), np.nan)
 
 
 def _plain(value: Any) -> Any:

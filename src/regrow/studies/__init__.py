@@ -11,6 +11,8 @@ HERE = Path(__file__).parent
 
 REPAIR = "repair"
 """Folder of the studies for ``regrow repair-study``."""
+SEARCH = "search"
+"""Folder of the studies for ``regrow search-study``."""
 
 
 def shipped(folder: str = "") -> dict[str, Path]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from regrow.criteria.merging import merge_blocks, merges_of
 from regrow.criteria.order import protected_blocks, removal_count
-from regrow.criteria.ranking import check_request, needs_text, score_blocks
+from regrow.criteria.ranking import check_request, guided_by, needs_text, score_blocks
 from regrow.criteria.registry import CRITERIA
 from regrow.errors import ConfigError, ModelError
 from regrow.models.families import blocks_of
@@ -20,6 +20,7 @@ from regrow.records.results import LayerScores
 from regrow.records.specs import PruneSpec
 from regrow.study.stages.calibration import calibration_content, calibration_of
 from regrow.study.stages.chain import done_before, facts_before, saved_or_found, step
+from regrow.study.stages.guided import GUIDING_ITEMS, guiding_capability, least_hurting, right_answers
 from regrow.surgery import check_blocks, remove_blocks
 
 
@@ -34,11 +35,14 @@ def prune(
     device: str = "auto",
     card: CardWriter | None = None,
     only_pools: Sequence[str] | None = None,
+    guiding_items: int = GUIDING_ITEMS,
 ) -> CheckpointFacts:
     """Return the facts of the pruned checkpoint written to ``output``.
 
     Pruning a checkpoint of regrow again counts block indices in that checkpoint; ``removed_blocks`` of the result
-    always refers to the unpruned model. Raises ModelError for a model with bridges: the cut must come first.
+    always refers to the unpruned model. The criterion "for:CAPABILITY" searches the cut that hurts a capability least,
+    by right answers to ``guiding_items`` of its dev items. Raises ModelError for a model with bridges: the cut must
+    come first.
     """
     if (spec.blocks is None) == (spec.remove is None):
         raise ConfigError("say either how many blocks to remove or which", hint="--remove 2, or --blocks 13,14")
@@ -52,6 +56,8 @@ def prune(
         "dtype": dtype,
         **spec.model_dump(mode="json"),
     }
+    if spec.blocks is None and guided_by(spec.criterion) is not None:
+        options["guiding_items"] = guiding_items
     found = done_before(output, "prune", options)
     if found is not None:
         watch.note(f"'{output}' is already this very checkpoint")
@@ -74,7 +80,14 @@ def prune(
             raise ConfigError("--blocks names no block", hint="write for example --blocks 13,14")
     else:
         assert spec.remove is not None
-        scores = _choose(loaded, spec, removal_count(spec.remove, count), reads_text, watch, pools_folder, only_pools)
+        remove = removal_count(spec.remove, count)
+        guide = guided_by(spec.criterion)
+        if guide is not None:
+            capability = guiding_capability(guide)
+            examples = right_answers(loaded, capability, guiding_items, spec.seed, watch)
+            scores = least_hurting(loaded, capability, examples, spec, remove, watch)
+        else:
+            scores = _choose(loaded, spec, remove, reads_text, watch, pools_folder, only_pools)
         if reads_text:  # pools that were not there before are now
             options["calibration_sha256"] = calibration_content(spec, pools_folder=pools_folder, only_pools=only_pools)
         removed = scores.removed
@@ -95,7 +108,11 @@ def prune(
 
 def refuse_early(spec: PruneSpec, blocks: int) -> None:
     """Raise ConfigError for a cut that no model of so many blocks allows, before anything is loaded."""
-    CRITERIA.entry(spec.criterion)
+    guide = guided_by(spec.criterion)
+    if guide is not None:
+        guiding_capability(guide)
+    else:
+        CRITERIA.entry(spec.criterion)
     protected_blocks(spec.protect, blocks)
     if spec.blocks is not None:
         check_blocks(spec.blocks, blocks)

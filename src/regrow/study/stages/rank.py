@@ -6,32 +6,26 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from regrow.capabilities.evaluate import chosen_items
-from regrow.capabilities.suites import suite
-from regrow.capabilities.teacher import build_pool
-from regrow.criteria.guided import Examples, guided_choice
 from regrow.criteria.objective import Objective, text_batches
 from regrow.criteria.order import removal_count
 from regrow.criteria.ranking import check_request, needs_text, rank, reads_similarity
 from regrow.criteria.similarity import kept_similarity
 from regrow.data.calibration import CalibrationSet
-from regrow.errors import ConfigError, DataError
+from regrow.errors import ConfigError
 from regrow.models.cache import cache_folder
 from regrow.models.families import blocks_of
 from regrow.models.load import LoadedModel, load_model
-from regrow.protocols import Capability, Watcher
+from regrow.protocols import Watcher
 from regrow.records.ranking import Ranking
 from regrow.records.results import LayerScores, provenance
 from regrow.records.similarity import SimilarityRecord
 from regrow.records.specs import PruneSpec
-from regrow.seeding import stream
 from regrow.study.stages.calibration import calibration_of, shared_with_evaluation
+from regrow.study.stages.guided import GUIDING_ITEMS, guiding_capability, least_hurting, most_passes, right_answers
 
 ALONE = "block-influence"
 SEARCHING = ("perplexity", "greedy-perplexity")
 """Criteria that ask the same oracle; what one has asked costs the other nothing."""
-GUIDING_ITEMS = 24
-"""Dev items answered for a guided choice: each right answer is read about n N/2 times."""
 
 
 def rank_blocks(
@@ -56,14 +50,16 @@ def rank_blocks(
     to ``guiding_items`` of its dev items least; the answers are the model's own. Criteria that cannot remove as many
     blocks are an error, or with ``leave_out`` only a warning as long as one can. ``spec.criterion`` is not read.
     """
-    guiding = [_guide(suite_name, name) for name in guided_by]
+    guiding = [guiding_capability(name, suite_name) for name in guided_by]
     watch.begin(f"loading {source}")
     loaded = load_model(source, dtype=dtype, device=device)
     count = len(blocks_of(loaded.model))
     watch.end(f"{count} blocks")
     remove = removal_count(spec.remove if spec.remove is not None else 2, count)
     criteria, warnings = _able(criteria, count, remove, spec, leave_out)
-    guides = [(capability, _right_answers(loaded, capability, guiding_items, spec, watch)) for capability in guiding]
+    guides = [
+        (capability, right_answers(loaded, capability, guiding_items, spec.seed, watch)) for capability in guiding
+    ]
     reading = [name for name in criteria if needs_text(name)]
     calibration = None
     if reading:
@@ -83,12 +79,13 @@ def rank_blocks(
         )
         watch.end()
     answers = _answers(loaded, criteria, calibration, record, spec, remove, watch)
-    answers += [_guided(loaded, capability, examples, spec, remove, watch) for capability, examples in guides]
+    answers += [least_hurting(loaded, capability, examples, spec, remove, watch) for capability, examples in guides]
     found = Ranking(
         model=source,
         blocks=count,
         remove=remove,
         calibration=calibration.name if calibration is not None else "",
+        calibration_fingerprint=calibration.fingerprint if calibration is not None else "",
         answers=tuple(answers),
         warnings=tuple(warnings),
         provenance=provenance(
@@ -140,7 +137,7 @@ def _answers(
             oracle = oracle or Objective(loaded.model, text_batches(calibration))
             oracle.on_work = _work_since(oracle.block_forwards, watch)
             options[name] = {"objective": oracle}
-            total, unit = _most_passes(oracle.blocks, 1 if name == "perplexity" else remove), "block passes at most"
+            total, unit = most_passes(oracle.blocks, 1 if name == "perplexity" else remove), "block passes at most"
         watch.begin(f"{name} ranks the blocks", total, unit)
         ranking, _ = rank(
             loaded.model,
@@ -160,52 +157,3 @@ def _answers(
 
 def _work_since(start: float, watch: Watcher) -> Callable[[float], None]:
     return lambda done: watch.advance(done - start)
-
-
-def _most_passes(blocks: int, rounds: int) -> float:
-    """Return how many block passes leaving out each block in turn takes, round after round."""
-    return blocks + sum((blocks - gone) ** 2 / 2 for gone in range(rounds))
-
-
-def _guide(suite_name: str, name: str) -> Capability:
-    capability = suite(suite_name, [name])[0]
-    if capability.kind == "likelihood":
-        able = [one.name for one in suite(suite_name) if one.kind != "likelihood"]
-        raise DataError(f"'{name}' is not answered by text", hint=f"--for takes: {', '.join(able)}")
-    return capability
-
-
-def _right_answers(
-    loaded: LoadedModel, capability: Capability, items: int, spec: PruneSpec, watch: Watcher
-) -> Examples:
-    shown = capability.name.replace("_", " ")
-    watch.begin(f"answering dev items of {shown}")
-    pool = build_pool(loaded, capability, chosen_items(capability, "dev", items, spec.seed), watch=watch)
-    watch.end(f"{len(pool.examples)} right answers")
-    if not pool.examples:
-        raise DataError(
-            f"the model answers none of {items} dev items of '{capability.name}' right",
-            hint="choose another capability with --for, or more items with --for-items",
-        )
-    return [(entry.prompt_ids, entry.response_ids) for entry in pool.examples]
-
-
-def _guided(
-    loaded: LoadedModel, capability: Capability, examples: Examples, spec: PruneSpec, remove: int, watch: Watcher
-) -> LayerScores:
-    shown = capability.name.replace("_", " ")
-    blocks = len(blocks_of(loaded.model))
-    # The last round scores the blocks around the cut that was found.
-    watch.begin(f"searching the cut that hurts {shown} least", _most_passes(blocks, remove + 1), "block passes at most")
-    scores, _ = guided_choice(
-        loaded.model,
-        examples,
-        remove=remove,
-        protect=spec.protect,
-        contiguous=spec.contiguous,
-        generator=stream(spec.seed, "guided", capability.name),
-        name=f"for {capability.name}",
-        on_work=watch.advance,
-    )
-    watch.end("removes " + ", ".join(map(str, scores.removed)))
-    return scores
