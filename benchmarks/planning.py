@@ -34,7 +34,7 @@ def best_of(times: int, work) -> float:
 
 
 def command(file: Path, *words: str) -> float:
-    line = [sys.executable, "-m", "regrow.cli.main", "plan", str(file), *words]
+    line = [sys.executable, "-m", "regrow", "plan", str(file), *words]
     return best_of(5, lambda: subprocess.run(line, check=True, capture_output=True))
 
 

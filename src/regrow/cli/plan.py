@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -104,6 +105,7 @@ def plan(
         explained=not json,
         uncertain=uncertainty and not json,
         seed=seed,
+        processes=os.cpu_count() or 1,
     )
     _refuse_unknown_scopes(plans)
     if output is not None:

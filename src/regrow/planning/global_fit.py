@@ -7,6 +7,7 @@ random.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -46,10 +47,11 @@ TIGHT, LOOSE = 1e-13, 1e-5
 """Tolerances of a descent: to state the optimum, and to see whether there is a better one elsewhere."""
 
 
-def best_point(problem: Problem, *, tolerance: float = TIGHT) -> Floats:
-    """Return the global minimum (a, log tau, T of the other pools) of one capability's problem."""
-    starts = grid_minima(problem)
-    starts.append(np.clip(problem.study_start(), *problem.bounds()))
+def best_point(problem: Problem, *, tolerance: float = TIGHT, starts: Sequence[Floats] = ()) -> Floats:
+    """Return the global minimum (a, log tau, T of the other pools) of one capability's problem, or with ``starts`` the
+    best that a descent from one of them reaches."""
+    if not starts:
+        starts = [*grid_minima(problem), np.clip(problem.study_start(), *problem.bounds())]
     ends = [_descend(problem, start, tolerance) for start in starts]
     nothing = problem.settled(np.zeros(2 + len(problem.others)))
     best, arrived = min([*ends, (nothing, True)], key=lambda end: problem.objective(end[0]))
@@ -68,7 +70,7 @@ def better_fit(fit: Fit, pilots: Pilots, *, margin: float) -> Fit:
         problem = problem_of(pilots, int(c), fit.curves.shape, fit.transfer)
         quick = best_point(problem, tolerance=LOOSE)
         if problem.objective(quick) < fit.objective[c] * (1 - margin):
-            points[int(c)] = (problem, best_point(problem))
+            points[int(c)] = (problem, best_point(problem, starts=[np.clip(quick, *problem.bounds())]))
     better = assemble(pilots, points, fit.curves.shape, fit.transfer, "global")
     return replace(better, objective=np.where(np.isnan(better.objective), fit.objective, better.objective))
 

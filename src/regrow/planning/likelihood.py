@@ -25,6 +25,7 @@ from regrow.planning.pilots import Pilots
 from regrow.seeding import stream
 
 Floats = NDArray[np.float64]
+Singles = NDArray[np.float32]
 
 STARTS, GAINS, TAUS = 9, 24, 30
 TRANSFERS = 16
@@ -144,33 +145,33 @@ class _Grid:
         counts = pilots.healed[:, :, capability]
         run = ~np.isnan(counts)
         # Right and wrong items of each pilot, 0 and 0 where it was not run.
-        self.items = np.concatenate([np.where(run, counts, 0.0), np.where(run, n - counts, 0.0)], axis=1)
+        self.items = _single(np.concatenate([np.where(run, counts, 0.0), np.where(run, n - counts, 0.0)], axis=1))
         self._solve()
 
-    def _logs(self, transfer: Floats) -> Floats:
-        """Return log p and log(1 - p) by budget, (start, gain, tau, T, 2 budgets)."""
-        risen = self.rise(transfer[:, None] * self.rates[:, None, :])
-        lifted, high = self.score * self.gain[:, :, None, None, None], min(1 - EDGE, self.score * CEILING)
-        p = lifted * risen
-        p += self.score * self.start[:, None, None, None, None]
-        np.clip(p, EDGE, high, out=p)
-        logs = np.empty((*p.shape[:-1], 2 * p.shape[-1]))
+    def _logs(self, transfer: Floats) -> Singles:
+        """Return log p and log(1 - p) by budget, (start, gain, tau, T, 2 budgets), in single precision: an error of
+        1e-7 in p is nothing beside what a few dozen items say, and it takes half the time."""
+        risen = _single(self.rise(transfer[:, None] * self.rates[:, None, :]))
+        p = _single(self.score * self.gain)[:, :, None, None, None] * risen
+        p += _single(self.score * self.start)[:, None, None, None, None]
+        np.clip(p, EDGE, min(1 - EDGE, self.score * CEILING), out=p)
+        logs = np.empty((*p.shape[:-1], 2 * p.shape[-1]), np.float32)
         np.log(p, out=logs[..., : p.shape[-1]])
         np.log(np.subtract(1, p, out=p), out=logs[..., p.shape[-1] :])  # p keeps EDGE away from 1
         return logs
 
     def _solve(self) -> None:
         total = self.prior[:, None, None] + (self._logs(np.ones(1)) @ self.items[self.own])[..., 0]
-        self.by_transfer: Floats | None = None
+        self.by_transfer: Singles | None = None
         if self.others:
             middles = (self.edges[1:] + self.edges[:-1]) / 2
             mass = np.diff(ndtr(self.edges / TRANSFER_SCALE))
             logs = self._logs(middles) @ self.items[self.others].T  # (start, gain, tau, T, others)
-            logs += np.log(np.maximum(mass / mass.sum(), 1e-300))[:, None]
+            logs += _single(np.log(np.maximum(mass / mass.sum(), 1e-300)))[:, None]
             top = logs.max(axis=3, keepdims=True)
             risen = np.subtract(logs, top)
             np.exp(risen, out=risen)
-            total = total + (np.log(risen.sum(axis=3)) + top[:, :, :, 0]).sum(axis=-1)
+            total = total + (np.log(risen.sum(axis=3)) + top[:, :, :, 0]).sum(axis=-1, dtype=np.float64)
             self.by_transfer = logs
         weights = np.exp(total - total.max())
         self.weights = weights / weights.sum()
@@ -206,6 +207,10 @@ class _Grid:
             low, high = self.edges[node], self.edges[node + 1]
             rows[:, self.others] = low + (high - low) * generator.random(node.shape)
         return start, gain, tau, rows
+
+
+def _single(values: Floats) -> Singles:
+    return values.astype(np.float32)
 
 
 def _middles(limits: tuple[float, float], count: int) -> Floats:

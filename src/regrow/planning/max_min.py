@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from regrow.planning.curves import Curves
-from regrow.planning.optimum import maximise, value_of
+from regrow.planning.optimum import Optimum, maximise, value_of
 
 Floats = NDArray[np.float64]
 
@@ -28,11 +28,12 @@ SAME = 1e-6
 """Minima closer than this are the same (retention)."""
 
 
-def max_min_split(curves: Curves, budget: float, cap: float) -> Floats:
-    """Return tokens per pool, (P,), that maximise the smallest retention; ties as the module says."""
+def max_min_split(curves: Curves, budget: float, cap: float, *, best: Optimum | None = None) -> Floats:
+    """Return tokens per pool, (P,), that maximise the smallest retention; ties as the module says. ``best`` is the
+    certified optimum where it is known already."""
     pools = curves.transfer.shape[-1]
     cap = min(cap, budget)
-    best = maximise(curves, budget, cap, "min")
+    best = maximise(curves, budget, cap, "min") if best is None else best
     good = float(best.value) - SAME
     uniform = np.full(pools, budget / pools)
     if float(value_of(curves, uniform, "min")) >= good:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from regrow.errors import DataError
+from regrow.planning.at_once import at_once
 from regrow.planning.cautions import cautions, local_optimum
 from regrow.planning.cost import RuleCost, Workload, cost_of
 from regrow.planning.global_fit import better_fit
@@ -86,11 +88,13 @@ def plan_families(
     explained: bool = True,
     uncertain: bool = False,
     seed: int = 0,
+    processes: int = 1,
 ) -> list[FamilyPlan]:
     """Return the plans of each family (of those named in ``only``; the others still serve as donors).
 
     ``rules`` None: all that the pilots suffice for. ``explained`` adds the notes, ``uncertain`` what the pilots leave
-    open. Raises ConfigError for an unknown rule and DataError naming what a rule lacks.
+    open. With ``processes`` above 1 families are planned at once where the system forks (for programs without threads).
+    Raises ConfigError for an unknown rule and DataError naming what a rule lacks.
     """
     wanted = [one for one in families if not only or one.family in only]
 
@@ -125,10 +129,14 @@ def plan_families(
                 *(f"left out {', '.join(names)}: {reason}" for reason, names in left_out.items()),
                 *(_notes(pilots, fit, plans, transfer) if explained else ()),
             ),
-            _uncertainty(pilots, budgets, transfer, seed) if uncertain and fit is not None else None,
         )
 
-    return [plan(pilots) for pilots in wanted]
+    def left_open(pilots: Pilots) -> Uncertainty | None:
+        return None if pilots.missing() or not uncertain else _uncertainty(pilots, budgets, transfer, seed)
+
+    jobs: list[Callable[[], Any]] = [partial(plan, one) for one in wanted]
+    done = at_once([*jobs, *(partial(left_open, one) for one in wanted)], processes=processes)
+    return [replace(done[at], uncertainty=done[len(wanted) + at]) for at in range(len(wanted))]
 
 
 @dataclass(frozen=True)

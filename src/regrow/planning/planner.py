@@ -85,7 +85,7 @@ def plan_mixture(
         return Mixture(uniform, float(value_of(curves, uniform, objective)), 0.0, uniform, (note,))
     best = maximise(curves, budget, cap, objective)
     if objective == "min":
-        tokens = max_min_split(curves, budget, cap)
+        tokens = max_min_split(curves, budget, cap, best=best)
     elif solver == "study":
         tokens = study_split(curves, budget, cap, objective)
     else:
