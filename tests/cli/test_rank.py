@@ -4,49 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conftest import tiny_model, tiny_tokenizer
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("REGROW_CACHE", str(tmp_path / ".cache"))
-    monkeypatch.setenv("COLUMNS", "200")
-
-
-@pytest.fixture
-def regrow(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Return a function that runs the command line in this process: exit code, standard output, standard error."""
-    from regrow.cli.main import main
-
-    def run(*words: object) -> tuple[int, str, str]:
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main([str(word) for word in words])
-        done = capfd.readouterr()
-        return int(ended.value.code or 0), done.out, done.err
-
-    return run
-
-
-@pytest.fixture
-def refused(regrow: Callable[..., tuple[int, str, str]]) -> Callable[..., None]:
-    """Return a function that checks for exit code 2, a sentence with a remedy, and nothing else."""
-
-    def check(said: str, *words: object) -> None:
-        code, out, err = regrow(*words)
-        assert code == 2, err
-        assert said in " ".join(err.split()), err
-        assert "try:" in err and "Traceback" not in err
-        assert out == ""
-
-    return check
 
 
 def gpt2_folder(place: Path, positions: int) -> Path:
@@ -169,7 +132,7 @@ def test_a_guided_choice_needs_a_capability_that_is_answered_right(tiny_folder: 
     refused("answers none of 2 dev items of 'math' right", *cut, "--for", "math", "--for-items", "2")
     refused("--for-items must be at least 1", *cut, "--for", "math", "--for-items", "0")
     refused("--for and --criterion exclude each other", *cut, "--for", "math", "--criterion", "wrp")
-    refused("cannot remove 6 of 6", *cut[:-1], "6", "--for", "math", "--protect", "none")
+    refused("cannot remove '6' of 6", *cut[:-1], "6", "--for", "math", "--protect", "none")
     refused("--for and --blocks exclude each other", *cut[:-2], "--blocks", "3", "--for", "math")
     assert not Path("out").exists()
 

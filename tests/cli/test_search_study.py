@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from tests.cli.test_rank import elsewhere, gpt2_folder, refused, regrow  # noqa: F401
+from tests.cli.test_rank import gpt2_folder
 
 SMALL = ("--samples", "2,3", "--chunk-tokens", "32", "--seeds", "0,1", "--remove", "2", "--common-tokens", "512")
 SEARCHES = ("--search", "one-shot,random")
 
 
-def test_the_study_prints_what_it_found(tiny_folder: Any, regrow: Any) -> None:  # noqa: F811
+def test_the_study_prints_what_it_found(tiny_folder: Any, regrow: Any) -> None:
     words = ("search-study", tiny_folder("llama"), "-o", "study", *SMALL, *SEARCHES, "--items", "0")
     code, out, err = regrow(*words)
     assert code == 0, err
@@ -32,7 +32,7 @@ def test_the_study_prints_what_it_found(tiny_folder: Any, regrow: Any) -> None: 
     assert all(run["block_forwards"] <= 36 + 8 * 6 for run in study["runs"])
 
 
-def test_a_stopped_study_goes_on(tiny_folder: Any, regrow: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_a_stopped_study_goes_on(tiny_folder: Any, regrow: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     import regrow.criteria.search_study as library
 
     words = ("search-study", tiny_folder("llama"), *SMALL, *SEARCHES, "--items", "0", "--json")
@@ -62,7 +62,7 @@ def test_a_stopped_study_goes_on(tiny_folder: Any, regrow: Any, monkeypatch: pyt
     assert [run["removed"] for run in again["runs"]] == [run["removed"] for run in whole["runs"]]
 
 
-def test_a_spec_file_and_accuracy(tiny_folder: Any, regrow: Any) -> None:  # noqa: F811
+def test_a_spec_file_and_accuracy(tiny_folder: Any, regrow: Any) -> None:
     Path("study.yaml").write_text(
         "remove: 2\ntexts: bundled\nsamples: [2, 3]\nchunk_tokens: 32\nsearches: [one-shot]\nseeds: 0,1\n"
         "common_tokens: 512\nitems: 2\ncapabilities: knowledge\n"
@@ -77,7 +77,7 @@ def test_a_spec_file_and_accuracy(tiny_folder: Any, regrow: Any) -> None:  # noq
     assert "the search algorithm was not varied" in study["finding"] or "All runs" in study["finding"]
 
 
-def test_a_shared_comparison_text_is_noticed(tiny_folder: Any, regrow: Any) -> None:  # noqa: F811
+def test_a_shared_comparison_text_is_noticed(tiny_folder: Any, regrow: Any) -> None:
     options = ("--samples", "2,3", "--chunk-tokens", "256", "--search", "one-shot", "--seeds", "0", "--items", "0")
     words = ("search-study", tiny_folder("llama"), "-o", "study", *options, "--text", "bundled-evaluation")
     code, out, err = regrow(*words, "--remove", "2", "--common-tokens", "20k")
@@ -85,7 +85,7 @@ def test_a_shared_comparison_text_is_noticed(tiny_folder: Any, regrow: Any) -> N
     assert "the comparison text 'bundled-evaluation' and the calibration text" in " ".join(out.split())
 
 
-def test_healing_examples_are_a_calibration_text(tiny_folder: Any, regrow: Any, tmp_path: Path) -> None:  # noqa: F811
+def test_healing_examples_are_a_calibration_text(tiny_folder: Any, regrow: Any, tmp_path: Path) -> None:
     from regrow.capabilities.suites import healing_suite
     from regrow.data.pools import Example, Pool, save_pool
 
@@ -101,7 +101,7 @@ def test_healing_examples_are_a_calibration_text(tiny_folder: Any, regrow: Any, 
     assert len(runs) == 2 and runs[0]["loss"] != runs[1]["loss"]
 
 
-def test_grids_that_cannot_be_run(tiny_folder: Any, refused: Any, tmp_path: Path) -> None:  # noqa: F811
+def test_grids_that_cannot_be_run(tiny_folder: Any, refused: Any, tmp_path: Path) -> None:
     folder = tiny_folder("llama")
     words = ("search-study", folder, "-o", "study")
     refused("unknown search algorithm 'gready'", *words, "--search", "gready,random")

@@ -34,7 +34,7 @@ def heal(
     learning_rate: Annotated[float | None, Parameter(help="Default: the scope's own.")] = None,
     sequences_per_update: Annotated[int | None, whole(help="Sequences per optimizer step. Default: 16.")] = None,
     microbatch_tokens: Annotated[
-        int | None, Parameter(help="Tokens run at once; changes memory, not the result. Default: 2048.")
+        int | None, whole(help="Tokens run at once; changes memory, not the result. Default: 2048.")
     ] = None,
     max_cycles: Annotated[float | None, Parameter(help="How often a pool may be used up. Default: 50.")] = None,
     suite: Annotated[str, Parameter(help="Suite whose healing pools are used.")] = "mini",

@@ -67,7 +67,7 @@ class PlainWatcher:
         self._last = now
         of = f" of {self._total:,.0f}" if self._total else ""
         left = ""
-        if self._total and done > 0:
+        if self._total and 0 < done <= self._total:
             left = f", about {duration((now - self._began) * (self._total - done) / done)} left"
         self.note(f"{self._task}: {done:,.0f}{of} {self._unit}{_facts(facts)}{left}")
 

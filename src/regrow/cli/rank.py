@@ -36,9 +36,7 @@ def rank(
         Path | None, Parameter(help="Draw the stream similarity and the cuts: a .png, .svg or .pdf file.")
     ] = None,
     pools: Pools = None,
-    seed: Annotated[
-        int | None, Parameter(help="Seed of the calibration draw and of random criteria. Default: 0.")
-    ] = None,
+    seed: Annotated[int | None, whole(help="Seed of the calibration draw and of random criteria. Default: 0.")] = None,
     spec: SpecFile = None,
     dtype: Dtype = "auto",
     device: Device = "auto",

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from regrow.cli.options import Device, Dtype, Json, Output, Pools, Quiet
+from regrow.cli.options import Device, Dtype, Json, Output, Pools, Quiet, whole
 
 
 def search_study(
@@ -43,7 +43,7 @@ def search_study(
         str | None, Parameter(help="Capabilities behind the accuracy, comma-separated. Default: all.")
     ] = None,
     items: Annotated[
-        int | None, Parameter(help="Dev items per capability behind the accuracy; 0 leaves it out. Default: 8.")
+        int | None, whole(help="Dev items per capability behind the accuracy; 0 leaves it out. Default: 8.")
     ] = None,
     pools: Pools = None,
     spec: Annotated[

@@ -1,0 +1,44 @@
+"""The command line as its user runs it, in this process: a new one for every mistake would cost seconds each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("REGROW_CACHE", str(tmp_path / ".cache"))
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+@pytest.fixture
+def regrow(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Return a function that runs the command line in this process: exit code, standard output, standard error."""
+    from regrow.cli.main import main
+
+    def run(*words: object) -> tuple[int, str, str]:
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main([str(word) for word in words])
+        done = capfd.readouterr()
+        return int(ended.value.code or 0), done.out, done.err
+
+    return run
+
+
+@pytest.fixture
+def refused(regrow: Callable[..., tuple[int, str, str]]) -> Callable[..., None]:
+    """Return a function that checks for exit code 2, a sentence with a remedy, and nothing else."""
+
+    def check(said: str, *words: object) -> None:
+        code, out, err = regrow(*words)
+        assert code == 2, err
+        assert said in " ".join(err.split()), err
+        assert "try:" in err and "Traceback" not in err
+        assert out == ""
+
+    return check
