@@ -131,7 +131,28 @@ def without(field: str) -> Callable[[list[str]], list[str]]:
     return change
 
 
+def changed(field: str, value: Any) -> Callable[[list[str]], list[str]]:
+    return lambda lines: [json.dumps({**json.loads(line), field: value}) if line.strip() else line for line in lines]
+
+
+ANSWERS = "bfcl/possible_answer/BFCL_v3_simple.jsonl"
+QUESTIONS = "bfcl/BFCL_v3_simple.jsonl"
+
 FAULTS = [
+    ("function_calling", ANSWERS, changed("ground_truth", []), "has no 'ground_truth'"),
+    ("function_calling", ANSWERS, changed("ground_truth", [{}]), "does not hold one call"),
+    ("function_calling", ANSWERS, changed("ground_truth", [{"f": 1}]), "does not hold one call"),
+    ("function_calling", QUESTIONS, changed("question", []), "has no 'question'"),
+    ("function_calling", QUESTIONS, changed("question", [[]]), "there is no request"),
+    ("function_calling", QUESTIONS, changed("function", []), "has no 'function'"),
+    ("function_calling", QUESTIONS, changed("function", [{"x": 1}]), "not of the form .*KeyError"),
+    ("instruction_following", "ifeval/train.jsonl", changed("kwargs", 7), "holds no lists of instructions"),
+    ("instruction_following", "ifeval/train.jsonl", changed("instruction_id_list", []), "has no 'instruction_id_list'"),
+    ("instruction_following", "ifeval/train.jsonl", changed("instruction_id_list", ["x:y"]), "record 1 of .*"),
+    ("safety", "xstest/train.jsonl", changed("label", ["safe"]), "the label"),
+    ("knowledge", "mmlu/test.jsonl", changed("choices", 5), "has the choices '5'"),
+    ("knowledge", "mmlu/test.jsonl", changed("answer", True), "answer True"),
+    ("knowledge", "mmlu/test.jsonl", lambda lines: [*lines, lines[0].replace('r": 2', 'r": 1')], "another answer"),
     ("math", "gsm8k/test.jsonl", without("answer"), "record 4 of .* has no 'answer'"),
     ("math", "gsm8k/test.jsonl", lambda lines: [*lines[:400], lines[400][:30]], "line 401 .* cut in the middle"),
     ("math", "gsm8k/test.jsonl", lambda lines: [*lines, lines[7]], "twice"),

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from regrow.capabilities.engines.in_process import TransformersEngine
 from regrow.capabilities.evaluate import Evaluation, chosen_items, evaluate
-from regrow.capabilities.generation import Request, generate
+from regrow.capabilities.generation import Answer, Request, generate
 from regrow.capabilities.perplexity import perplexity_of
+from regrow.capabilities.rates import THE_SCORE
+from regrow.capabilities.safety import SafetyRefusal
 from regrow.data.chat import render_chat, stop_texts_of
 from regrow.errors import DataError, ModelError
 from regrow.models.load import LoadedModel
-from regrow.protocols import Item
+from regrow.protocols import Grade, Item, SilentWatcher
 from regrow.records.fingerprint import text_fingerprint
-from regrow.records.results import ItemScore
+from regrow.records.results import ItemScore, Split
 from regrow.records.specs import EvalSpec
 from tests.capabilities.toys import Choice, HasSign, LongestChoice, TwoKinds, loaded_toy
 
@@ -340,3 +345,75 @@ def test_a_question_that_does_not_fit_the_context_scores_nothing_and_says_so() -
             assert item.score == 0 and item.response == "" and "context holds" in str(item.details["fault"])
     notes = [text for kind, text in watch.told if kind == "note"]
     assert len(notes) == 1 and f"{sum(length > sorted(lengths)[4] for length in lengths)} items" in notes[0]
+
+
+def test_choices_that_do_not_fit_the_context_score_nothing_and_say_so() -> None:
+    loaded = loaded_toy()
+    loaded.model.config.max_position_embeddings = 40
+    told: list[str] = []
+
+    class Notes(SilentWatcher):
+        def note(self, text: str) -> None:
+            told.append(text)
+
+    result = evaluate(loaded, [Choice()], EvalSpec(perplexity=False), watch=Notes())
+    assert len(result.items) == len(Choice().items("test"))
+    for item in result.items:
+        assert item.score == 0 and "context holds 40" in str(item.details["fault"])
+    assert told == [
+        "note: 6 items of choice score 0, because their prompts are longer than the model's context of 40 tokens"
+    ]
+
+
+def test_an_item_that_was_never_asked_keeps_its_kind() -> None:
+    loaded = loaded_toy()
+    loaded.model.config.max_position_embeddings = 20
+    (first, *_) = evaluate(loaded, [SafetyOfToys()], EvalSpec(perplexity=False)).items
+    assert first.score == 0 and first.details["kind"] == "unsafe" and "context holds" in str(first.details["fault"])
+
+
+class SafetyOfToys(TwoKinds):
+    """Graded as safety is."""
+
+    def __init__(self) -> None:
+        super().__init__("x")
+
+    def items(self, split: Split) -> Sequence[Item]:
+        return [
+            Item(each.capability, each.item_id, split, each.messages, {"kind": "unsafe"})
+            for each in super().items(split)
+        ]
+
+    def grade(self, item: Item, response: str) -> Grade:
+        return SafetyRefusal().grade(item, response)
+
+
+def test_half_a_surrogate_pair_in_an_answer_can_be_written(tmp_path: Path) -> None:
+    class Cut(TransformersEngine):
+        def answer(self, questions: Any, **options: Any) -> Any:
+            on_answer = options["on_answer"]
+            for number, _ in enumerate(questions):
+                on_answer(number, Answer("smile \ud83d", 1, 1, 0.0, "eos"))
+            return []
+
+    class Faulty(HasSign):
+        def grade(self, item: Item, response: str) -> Grade:
+            return Grade(0.0, details={"fault": "unexpected: \ud800"})
+
+    loaded = loaded_toy()
+    result = evaluate(loaded, [Faulty("x")], EvalSpec(perplexity=False), engine=Cut(loaded))
+    for item in result.items:
+        assert ItemScore.model_validate_json(item.model_dump_json()) == item
+        assert item.response == "smile \ufffd" and item.details["fault"] == "unexpected: \ufffd"
+
+
+def test_rates_beside_the_scores_are_measured() -> None:
+    loaded = loaded_toy()
+    result = evaluate(loaded, [Choice(), TwoKinds("x")], EvalSpec(perplexity=False))
+    kept = {one.name: one for one in result.measurements}
+    for capability in (Choice(), TwoKinds("x")):
+        own = [item for item in result.items if item.capability == capability.name]
+        expected = {f"{capability.name}.{k}": v for k, v in capability.summarise(own).items() if k not in THE_SCORE}
+        for name, value in expected.items():
+            assert kept[name].value == pytest.approx(value, nan_ok=True)
+    assert "choice.score" not in kept

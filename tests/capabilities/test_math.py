@@ -105,6 +105,7 @@ def test_a_closed_line_with_the_final_number_decides(text: str, decided: bool) -
 )  # fmt: skip
 def test_hostile_answers_are_graded(response: str) -> None:
     assert SCORER.grade(item({"answer": 17}), response).score == 0
+    assert not SCORER.decided(response) and not SCORER.decided(response + "\n####\n")
 
 
 @given(st.text(alphabet="#1,.-$ \nanswer is7", max_size=80), st.text(alphabet="#1,.-$ \nx9", max_size=30))

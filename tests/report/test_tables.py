@@ -7,7 +7,10 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
+from regrow.records.results import Measurement
+from regrow.report.also import also_views
 from regrow.report.inputs import pair
+from regrow.report.page import render_page
 from regrow.report.results import MainTable
 from regrow.report.tables import main_table, to_csv, to_json, to_markdown
 from tests.report.sample_runs import RATES, all_stages, evaluation, with_changed
@@ -240,3 +243,24 @@ def test_markdown_has_one_line_a_row(table):
 def test_an_item_without_score_is_said(table):
     found = main_table([evaluation("unpruned"), with_changed(evaluation("pruned"), "math-005", score=math.nan)])
     assert found.row("math").items == 59 and "math-005" in found.notes[0]
+
+
+def test_rates_beside_the_scores_are_listed_by_column_and_not_twice():
+    runs = all_stages()
+    rates = [("structured_output.parse_rate", 0.9), ("knowledge.ece", math.nan), ("safety.unsafe_refused", 0.5)]
+    measured = tuple(Measurement(name=name, value=value, unit="share") for name, value in rates)
+    at = next(number for number, (record, _) in enumerate(runs) if record.stage == "unpruned")
+    first = runs[at][0].model_copy(update={"measurements": (*runs[at][0].measurements, *measured)})
+    rated = [*runs[:at], (first, runs[at][1]), *runs[at + 1 :]]
+    table = main_table(rated)
+    assert [row.key for row in table.rows] == [row.key for row in main_table(runs).rows]
+    assert [(row.key, row.name) for row in table.also] == [
+        ("structured_output.parse_rate", "Structured output, answers of the asked form"),
+        ("knowledge.ece", "Knowledge, calibration error"),
+    ]
+    assert [cell.value for cell in table.also[0].cells][:1] == [0.9]
+    assert [cell.reason for cell in table.also[0].cells[1:]] == ["not measured"] * 3
+    assert also_views(table)[0][1] == ("90%", "–", "–", "–")
+    assert "structured_output.parse_rate" in to_csv(table)
+    page = render_page(table, pair(rated))
+    assert "Rates beside the scores" in page and "answers of the asked form" in page

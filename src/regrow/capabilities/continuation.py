@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from regrow.capabilities.likelihood import Question, score_questions
+from regrow.capabilities.likelihood import LongerThanContextError, Question, score_questions
 from regrow.capabilities.model_call import context_limit
 from regrow.errors import DataError
 from regrow.models.load import LoadedModel
@@ -62,7 +62,7 @@ def continuation_of(loaded: LoadedModel, context: str, texts: Sequence[str]) -> 
         raise DataError(f"a continuation of {context[-60:]!r} has no token of its own", hint="give it some text")
     room = window_of(loaded) + 1 - max(map(len, after))
     if room < 1:
-        raise DataError(
+        raise LongerThanContextError(
             f"a continuation has {max(map(len, after))} tokens, the model's context holds {window_of(loaded)}",
             hint="use a model with a longer context",
         )

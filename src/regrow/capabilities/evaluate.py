@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -15,11 +15,12 @@ from regrow.capabilities.cost_meter import CostMeter, WallMeter
 from regrow.capabilities.engines.contract import Engine, Question
 from regrow.capabilities.engines.in_process import TransformersEngine
 from regrow.capabilities.generation import Answer
-from regrow.capabilities.likelihood import ChoiceScore, score_questions
+from regrow.capabilities.likelihood import ChoiceScore, LongerThanContextError, score_questions
 from regrow.capabilities.likelihood import Question as Weighed
 from regrow.capabilities.model_call import context_limit
 from regrow.capabilities.perplexity import CAPABILITY, Perplexity, Window, perplexity_of
 from regrow.capabilities.prompts import questions_of
+from regrow.capabilities.rates import rates_of
 from regrow.data.chat import tokenise_prompt
 from regrow.data.text import bundled_text
 from regrow.errors import ConfigError, DataError, ModelError
@@ -28,6 +29,7 @@ from regrow.protocols import Capability, Grade, Item, Watcher
 from regrow.records.fingerprint import fingerprint, text_fingerprint
 from regrow.records.results import Cost, ItemScore, Measurement, Split
 from regrow.records.specs import EvalSpec
+from regrow.records.storable import storable, storable_values
 from regrow.seeding import stream
 from regrow.stats.intervals import perplexity_interval
 
@@ -46,7 +48,8 @@ class Evaluation:
     ``details["question"]`` of the other items is the last turn of the chat.
 
     ``measurements``: "perplexity" (per token), its 95 % limits "perplexity_low" and "perplexity_high" from resampled
-    windows, "word_perplexity" and "perplexity_tokens" (predicted); none of them when it was not asked for.
+    windows, "word_perplexity" and "perplexity_tokens" (predicted); none of them when it was not asked for. Then the
+    rates beside the scores, named "capability.rate" (:func:`regrow.capabilities.rates.rates_of`).
     """
 
     items: list[ItemScore]
@@ -119,6 +122,7 @@ def evaluate(
             if on_finished is not None:
                 on_finished(windows)
         items = [*found.scores(), *windows]
+        measurements = (*measurements, *rates_of(suite, items))
         cost = meter.cost(
             prompt_tokens=sum(item.prompt_tokens for item in items),
             generated_tokens=sum(item.generated_tokens for item in items),
@@ -250,13 +254,14 @@ def _answer(loaded: LoadedModel | None, engine: Engine, found: _Found, spec: Eva
         nonlocal latest
         entry = found.asked[places[number]]
         latest = entry.capability.name
-        grade = entry.capability.grade(entry.item, answer.text)
+        text = storable(answer.text)
+        grade = entry.capability.grade(entry.item, text)
         found.put(
             places[number],
             _item_score(
                 entry,
                 Grade(grade.score, grade.parsed, {**grade.details, "stopped": answer.stopped}),
-                response=answer.text,
+                response=text,
                 prompt_tokens=answer.prompt_tokens,
                 generated_tokens=answer.generated_tokens,
                 seconds=answer.seconds,
@@ -291,15 +296,25 @@ def _fitting(loaded: LoadedModel | None, found: _Found, watch: Watcher | None) -
             continue
         fault = f"the prompt has {tokens} tokens, the model's context holds {limit}"
         too_long[entry.capability.name] += 1
-        grade = Grade(0.0, details={"fault": fault})
-        found.put(at, _item_score(entry, grade, response="", prompt_tokens=tokens, generated_tokens=0, seconds=0.0))
-    if watch is not None:
-        for name, count in too_long.items():
+        found.put(at, _unanswered(entry, fault, tokens))
+    _tell_too_long(too_long, watch, limit)
+    return kept
+
+
+def _unanswered(entry: Asked, fault: str, tokens: int) -> ItemScore:
+    """Return the score of a question that was not asked: 0, counted as an empty answer in every rate."""
+    nothing = entry.capability.grade(entry.item, "") if entry.capability.kind == "generative" else Grade(0.0)
+    grade = Grade(0.0, nothing.parsed, {**nothing.details, "fault": fault})
+    return _item_score(entry, grade, response="", prompt_tokens=tokens, generated_tokens=0, seconds=0.0)
+
+
+def _tell_too_long(too_long: Mapping[str, int], watch: Watcher | None, limit: int | None) -> None:
+    for name, count in too_long.items():
+        if watch is not None:
             watch.note(
                 f"note: {count} items of {name.replace('_', ' ')} score 0, because their prompts are longer than the "
                 f"model's context of {limit} tokens"
             )
-    return kept
 
 
 def _choose(loaded: LoadedModel, found: _Found, spec: EvalSpec, watch: Watcher | None) -> None:
@@ -309,10 +324,20 @@ def _choose(loaded: LoadedModel, found: _Found, spec: EvalSpec, watch: Watcher |
         mine = [at for at in places if found.asked[at].capability.name == name]
         questions: list[Weighed] = []
         owner: list[int] = []
+        too_long: Counter[str] = Counter()
         for at in mine:
-            its = questions_of(loaded, found.asked[at].prompt, found.asked[at].item)
+            try:
+                its = questions_of(loaded, found.asked[at].prompt, found.asked[at].item)
+            except LongerThanContextError as error:
+                too_long[name] += 1
+                tokens = len(tokenise_prompt(loaded.tokenizer, found.asked[at].prompt))
+                found.put(at, _unanswered(found.asked[at], str(error), tokens))
+                continue
             questions += its
             owner += [at] * len(its)
+        _tell_too_long(too_long, watch, context_limit(loaded.model))
+        if not questions:
+            continue
         _weigh(loaded, found, questions, owner, spec, watch, name)
 
 
@@ -403,7 +428,7 @@ def _item_score(
         generated_tokens=generated_tokens,
         seconds=seconds,
         # The question is kept so that answers can be read side by side without the suite at hand.
-        details={"question": str(entry.item.messages[-1]["content"]), **grade.details},
+        details=storable_values({"question": str(entry.item.messages[-1]["content"]), **grade.details}),
     )
 
 

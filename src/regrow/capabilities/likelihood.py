@@ -16,6 +16,10 @@ from regrow.errors import ConfigError, DataError
 from regrow.models.load import LoadedModel
 
 
+class LongerThanContextError(DataError):
+    """A question and its choices do not fit the model's context."""
+
+
 @dataclass(frozen=True)
 class ChoiceScore:
     """What the model gives one choice: the sum of its tokens' log-probabilities (nats), and its length."""
@@ -53,7 +57,8 @@ def choice_logprobs(
     ``on_progress`` gets the prompts done and wanted, ``on_scores`` the number of a prompt and its scores as soon as
     they are there. Exact: equal to a full forward pass up to rounding.
 
-    Raises DataError for a prompt without choices, an empty choice, or a text longer than the model's context.
+    Raises DataError for a prompt without choices or an empty choice, LongerThanContextError for a text longer than the
+    model's context.
     """
     questions = [question_of(loaded, f"prompt {number}", *pair) for number, pair in enumerate(prompts_and_choices)]
     return score_questions(loaded, questions, batch_size=batch_size, on_progress=on_progress, on_scores=on_scores)
@@ -115,7 +120,7 @@ def question_of(loaded: LoadedModel, name: str, prompt: str, choices: Sequence[s
             hint="give a prompt of at least one token",
         )
     if limit is not None and max(map(len, texts)) > limit:
-        raise DataError(
+        raise LongerThanContextError(
             f"{name} and its choices have {max(map(len, texts))} tokens, the model's context holds {limit}",
             hint="use fewer or shorter worked examples, or a model with a longer context",
         )

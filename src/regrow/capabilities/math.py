@@ -12,7 +12,6 @@ from regrow.protocols import Grade, Item
 from regrow.records.results import ItemScore
 
 _FINAL = re.compile(r"####([^\n]*)")
-_CLOSED_FINAL = re.compile(r"####([^\n]*)\n")
 _ANSWER_IS = re.compile(r"answer\s+is((?:(?!answer\s+is)[^\n])*)", re.IGNORECASE)
 
 
@@ -44,7 +43,8 @@ class Mathematics:
 
     def decided(self, text: str) -> bool:
         """Return True once a line with a number after "####" has ended."""
-        return any(first_number(line[1]) is not None for line in _CLOSED_FINAL.finditer(text[:LONGEST_RESPONSE]))
+        closed = text[: text.rfind("\n", 0, LONGEST_RESPONSE) + 1]
+        return any(first_number(line[1]) is not None for line in _FINAL.finditer(closed))
 
     def grade(self, item: Item, response: str) -> Grade:
         """Return the grade. Raises ValueError when the gold holds no number."""

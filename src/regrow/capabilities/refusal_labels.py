@@ -11,6 +11,7 @@ from typing import Any
 from regrow.capabilities.refusals import refuses
 from regrow.data.rows import read_rows
 from regrow.errors import DataError
+from regrow.records.storable import storable
 from regrow.stats.agreement import Agreement, agreement
 
 YES = ("1", "true", "yes", "refusal", "refused", "refuse", "full_refusal", "partial_refusal")
@@ -65,7 +66,7 @@ def _labelled(row: Mapping[str, Any], where: str) -> Labelled:
             hint=f"a {missing} stands under {' or '.join(RESPONSE_FIELDS if response is None else LABEL_FIELDS)}",
         )
     group = ", ".join(str(row[name]) for name in ("model", "kind", "type") if row.get(name))
-    return Labelled(str(row[response]), _yes_or_no(row[label], where), where, group)
+    return Labelled(storable(str(row[response])), _yes_or_no(row[label], where), where, group)
 
 
 def _yes_or_no(value: Any, where: str) -> bool:

@@ -62,7 +62,7 @@ def rescore(records: Sequence[ItemScore], suite: Sequence[Capability]) -> Rescor
 
 def _graded(record: ItemScore, capability: Capability, item: Item) -> ItemScore:
     if capability.kind == "likelihood":
-        return _chosen_again(record, item)
+        return _chosen_again(record, capability, item)
     grade = capability.grade(item, record.response)
     kept = {name: record.details[name] for name in ("question", "stopped") if name in record.details}
     return record.model_copy(
@@ -70,8 +70,22 @@ def _graded(record: ItemScore, capability: Capability, item: Item) -> ItemScore:
     )
 
 
-def _chosen_again(record: ItemScore, item: Item) -> ItemScore:
-    """The likelihoods of a choice are what was measured; only which choice is the right one can have changed."""
+@dataclass(frozen=True)
+class _Kept:
+    """A likelihood as a record keeps it; rules that read more than it do not keep them one by one."""
+
+    logprob: float
+    tokens: int = 1
+    characters: int = 1
+
+
+def _chosen_again(record: ItemScore, capability: Capability, item: Item) -> ItemScore:
+    """Grade by the likelihoods where the record keeps each; else only which choice is right can have changed."""
+    kept = [record.details.get(f"logprob_{at}") for at in range(len(item.choices))]
+    rule = getattr(getattr(capability, "scorer", capability), "grade_choices", None)
+    if rule is not None and kept and all(isinstance(value, float | int) for value in kept):
+        grade = rule(item, [_Kept(float(value)) for value in kept if value is not None])
+        return record.model_copy(update={"score": grade.score, "details": {**record.details, **grade.details}})
     choice = record.details.get("choice")
     if not isinstance(choice, float | int) or not isinstance(item.gold, dict):
         return record

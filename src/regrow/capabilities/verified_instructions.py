@@ -17,6 +17,8 @@ from regrow.errors import DataError
 from regrow.protocols import Grade, Item
 from regrow.records.results import ItemScore
 
+Details = dict[str, str | float | bool | None]
+
 LONGEST_CHECKED = 10_000
 """Characters of a response that are checked. Some of the checkers take time in the square of the length."""
 
@@ -44,6 +46,10 @@ class VerifiedInstructions:
         """Raise DataError now, before any model is run, when the checkers cannot be used."""
         _checkers(self._nltk)
 
+    def known(self) -> frozenset[str]:
+        """Return the ids of the instructions that can be checked."""
+        return frozenset(_checkers(self._nltk).instructions_registry.INSTRUCTION_DICT)
+
     def decided(self, text: str) -> bool:
         """Return False: what comes next can break, or mend, any of the instructions."""
         return False
@@ -57,7 +63,9 @@ class VerifiedInstructions:
                 found = checkers.process_results(document, [response[:LONGEST_CHECKED]])
             # The checkers are another project's, and meet whatever a model writes (JSON nested too deep for Python).
             except Exception as error:
-                return Grade(0.0, details={"fault": f"the checker gave up: {type(error).__name__}", "loose": False})
+                none = "0" * len(item.gold["instruction_id_list"])
+                details: Details = {"loose": False, "strict_by_instruction": none, "loose_by_instruction": none}
+                return Grade(0.0, details={"fault": f"the checker gave up: {type(error).__name__}", **details})
         return Grade(
             float(found["prompt_level_strict_acc"]),
             details={

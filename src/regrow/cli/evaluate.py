@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -36,7 +36,9 @@ def evaluate(
         str | None, Parameter(help="Base address of an OpenAI-compatible API, for --engine openai.")
     ] = None,
     batch_size: Annotated[int | None, whole(help="Rows decoded together. Default: 32.")] = None,
-    fast_stop: Annotated[bool | None, Parameter(help="Stop a row once its score cannot change any more.")] = None,
+    fast_stop: Annotated[
+        Literal["on", "off"] | None, Parameter(help="Stop a row once its score cannot change any more. Default: on.")
+    ] = None,
     label: Annotated[str | None, Parameter(help="Name of this model in reports. Default: its stage.")] = None,
     seed: Annotated[int | None, whole(help="Seed of the item subset. Default: 0.")] = None,
     spec: SpecFile = None,
@@ -69,7 +71,7 @@ def evaluate(
         "items": items,
         "perplexity": perplexity,
         "batch_size": batch_size,
-        "fast_stop": fast_stop,
+        "fast_stop": None if fast_stop is None else fast_stop == "on",
         "seed": seed,
     }
     one_of(suite, tasks, "--suite and --tasks")
@@ -78,10 +80,16 @@ def evaluate(
         one_of(split, tasks, "--split and --tasks")
         one_of(text, tasks, "--text and --tasks")
         one_of(endpoint, tasks, "--endpoint and --tasks")
+        one_of(perplexity or None, tasks, "--perplexity and --tasks")
+        if engine != "transformers":
+            raise ConfigError(
+                f"--tasks are asked by the harness with transformers, not with --engine {engine}",
+                hint="leave out --engine, or measure a suite: --suite full",
+            )
         names = tuple(part.strip() for part in tasks.split(",") if part.strip())
         if not names:
             raise ConfigError("no task was named", hint="--tasks boolq,piqa,wikitext")
-        given |= {"suite": "tasks", "capabilities": names, "perplexity": bool(perplexity)}
+        given |= {"suite": "tasks", "capabilities": names, "perplexity": False}
     asked = merged(EvalSpec, spec, given)
     if asked.suite != "tasks" and (few_shot is not None or chat):
         raise ConfigError("--few-shot and --chat belong to --tasks", hint="name tasks: --tasks gsm8k --few-shot 5")

@@ -34,10 +34,11 @@ def rescore(
     """
     from rich.table import Table
 
+    from regrow.capabilities.rates import rates_of
     from regrow.capabilities.rescore import rescore as grade_again
     from regrow.capabilities.suites import SUITES, suite
     from regrow.cli.output import print_json, stdout_console
-    from regrow.errors import DataError
+    from regrow.errors import ConfigError, DataError
     from regrow.records.fingerprint import fingerprint
     from regrow.records.results import provenance
     from regrow.records.store import RunFolder, read_evaluation
@@ -65,14 +66,22 @@ def rescore(
                 }
             )
     if output is not None:
+        if output.resolve() == run.resolve():
+            raise ConfigError(
+                f"the output '{output}' is the evaluation that is rescored",
+                hint="name a new folder, so that both can be compared",
+            )
         settings = {"rescored": str(run), "before": record.provenance.model_dump(mode="json")}
         asked = {"rescored": str(run), "items": fingerprint([item.model_dump(mode="json") for item in result.items])}
         folder = RunFolder(output)
         if not folder.finished("evaluation", asked):
             with folder.claimed("evaluation", asked):
-                folder.write_evaluation(
-                    record.model_copy(update={"provenance": provenance(settings, seed=record.seed)}), result.items
-                )
+                kept = [one for one in record.measurements if "." not in one.name]
+                changed = {
+                    "provenance": provenance(settings, seed=record.seed),
+                    "measurements": (*kept, *rates_of(capabilities, result.items)),
+                }
+                folder.write_evaluation(record.model_copy(update=changed), result.items)
     if json:
         print_json(
             {
@@ -102,8 +111,11 @@ def rescore(
     if result.cut_short:
         print(
             f"{len(result.cut_short)} answers were left early under the old rule and are open under this one; "
-            "measure again with --no-fast-stop to be sure of them"
+            "measure again with --fast-stop off to be sure of them"
         )
+    for name, count in result.untouched.items():
+        if name in {row["capability"] for row in rows}:
+            print(f"{count} items of {name} were never asked or are no longer in the suite; they kept their score")
     if output is None:
         print("nothing was written; -o DIR writes the regraded evaluation")
     else:

@@ -10,7 +10,9 @@ import gzip
 import io
 import json
 import os
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -118,13 +120,21 @@ def read_rows(path: Path, *, again: str = "") -> list[Row]:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"'{path}' is not UTF-8 text (byte {error.start})", hint=hint) from error
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"'{path}' cannot be read: {error}", hint=hint) from error
     if path.name.removesuffix(".gz").endswith(".csv"):
-        return [dict(row) for row in csv.DictReader(io.StringIO(text))]
+        return _table(text, path, hint)
     if text.lstrip().startswith("["):
         return _list(text, path, hint)
     return _lines(text, path, hint)
+
+
+def _table(text: str, path: Path, hint: str) -> list[Row]:
+    csv.field_size_limit(max(csv.field_size_limit(), len(text)))
+    try:
+        return [dict(row) for row in csv.DictReader(io.StringIO(text, newline=""), strict=True)]
+    except csv.Error as error:
+        raise DataError(f"'{path}' is not a table of comma-separated values: {error}", hint=hint) from error
 
 
 def _parquet(path: Path) -> list[Row]:
@@ -168,12 +178,24 @@ def _object(row: Any, where: str, hint: str) -> Row:
 def need(row: Row, fields: Sequence[str], where: str) -> None:
     """Raise DataError when ``row`` lacks one of ``fields``, or has it empty: an item without a question or a gold."""
     for name in fields:
-        if row.get(name) is None or row[name] == "":
+        if row.get(name) is None or row[name] in ("", [], {}):
             there = ", ".join(sorted(map(str, row)))
             raise DataError(
                 f"{where} has no '{name}' (it has: {there})",
                 hint="correct or delete the record; an item without a question or a gold cannot be scored",
             )
+
+
+@contextmanager
+def sound(where: str) -> Iterator[None]:
+    """Turn what a record of another shape raises while it is read into a DataError that names the record."""
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise DataError(
+            f"{where} is not of the form that this data set has ({type(error).__name__}: {error})",
+            hint="correct or delete the record, or fetch the data set again",
+        ) from error
 
 
 def _first_line(error: BaseException) -> str:

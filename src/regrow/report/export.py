@@ -23,10 +23,10 @@ def to_csv(table: MainTable) -> str:
     writer = csv.writer(out, lineterminator="\n")
     head = ["row", "name", "column", "stage", "items", "value", "low", "high", "kept", "kept_low", "kept_high"]
     writer.writerow([*head, "corrected", "corrected_low", "corrected_high"])
-    for row in table.rows:
+    for row in (*table.rows, *table.also):
         for index, column in enumerate(table.columns):
             corrected = row.corrected[index] if row.corrected else None
-            parts = [*_limits(row.cells[index]), *_limits(row.kept[index]), *_limits(corrected)]
+            parts = [*_limits(row.cells[index]), *_limits(row.kept[index] if row.kept else None), *_limits(corrected)]
             writer.writerow([row.key, row.name, column.label, column.stage, row.items or "", *parts])
     for summary in table.summaries:
         for index, column in enumerate(table.columns):

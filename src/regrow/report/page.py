@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from regrow.records.atomic import write_text
 from regrow.records.checkpoint import CheckpointFacts
+from regrow.report.also import also_views
 from regrow.report.embed import content_policy, json_block, script, vega_script
 from regrow.report.figures import figures_of
 from regrow.report.findings import findings
@@ -113,6 +114,7 @@ def render_page(
         resamples=table.resamples,
         tests=test_views(table),
         fates=fate_views(table),
+        also=also_views(table),
         figures=figures,
         samples={capability_name(name): samples for name, samples in samples_of(paired).items()},
         provenance=provenance_rows(paired),

@@ -106,6 +106,7 @@ class MainTable(Frozen):
     """Everything the main table, its tests and its transitions state.
 
     ``base`` is the unpruned column's index, None when no unpruned model was evaluated (nothing can then be retained).
+    ``also`` holds rates beside the scores (parse rate, loose grading, calibration error), plain values without limits.
     ``notes`` are sentences a reader must know (items left out, undefined numbers).
     """
 
@@ -117,6 +118,7 @@ class MainTable(Frozen):
     cut: int | None
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
+    also: tuple[Row, ...] = ()
     summaries: tuple[Summary, ...]
     changes: tuple[Change, ...]
     fates: tuple[FateCounts, ...]

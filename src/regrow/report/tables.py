@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regrow.records.results import RunRecord
+from regrow.report.also import also_rows
 from regrow.report.changes import changes_of, fates_of
 from regrow.report.export import to_csv, to_json, to_markdown
 from regrow.report.inputs import Paired, Run, pair
@@ -61,6 +62,7 @@ def main_table(
         cut=paired.cut,
         columns=tuple(_column(paired, index) for index in range(len(paired.records))),
         rows=(*rows, _parameters_row(paired)),
+        also=also_rows(paired, shown=[row.key for row in rows]),
         summaries=summaries_of(whole, paired.base, level),
         changes=tuple(changes_of(paired, scored, drawing)),
         fates=tuple(fates_of(paired)),

@@ -13,6 +13,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from regrow.report.also import also_views
 from regrow.report.celltext import cell_text, kept_text
 from regrow.report.findings import Findings
 from regrow.report.results import Cell, MainTable
@@ -25,6 +26,9 @@ GOOD, POOR = 0.9, 0.5
 def print_report(console: Console, table: MainTable, found: Findings | None = None) -> None:
     """Print the main table, then what broke and what came back."""
     console.print(render_terminal(table))
+    if table.also:
+        rates = "; ".join(f"{name} {' / '.join(cells)}" for name, cells in also_views(table))
+        console.print(Text(f"also: {rates}", style="dim"))
     for sentence in found.sentences() if found else ():
         console.print(Text(sentence))
 

@@ -51,7 +51,7 @@ def capabilities(data: Path | None = None) -> list[Capability]:
 
     def instruction_items(folder: Path | None) -> Mapping[Split, list[Item]]:
         checkers.ready()
-        return instruction_following.items(folder)
+        return instruction_following.items(folder, checkers.known())
 
     return [
         Benchmark(StructuredOutput(), read(structured_output.items), max_new_tokens=structured_output.MAX_NEW_TOKENS),

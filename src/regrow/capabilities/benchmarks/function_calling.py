@@ -10,7 +10,7 @@ from regrow.capabilities.benchmarks.subsets import Sizes, draw, refuse_twice
 from regrow.capabilities.benchmarks.tools import with_tools
 from regrow.capabilities.call_match import same_name
 from regrow.data.catalogue import data_set
-from regrow.data.rows import Rows, need, read_part
+from regrow.data.rows import Rows, need, read_part, sound
 from regrow.errors import DataError
 from regrow.protocols import Item
 from regrow.records.results import Split
@@ -25,6 +25,7 @@ def items(folder: Path | None) -> dict[Split, list[Item]]:
     """Return the dev and test items, simple and multiple in proportion; gold is {"functions": ..., "call": ...}."""
     data = data_set("bfcl")
     questions: list[dict[str, Any]] = []
+    where: list[str] = []
     golds: dict[str, Any] = {}
     parts: list[str] = []
     for part in PARTS:
@@ -38,21 +39,26 @@ def items(folder: Path | None) -> dict[Split, list[Item]]:
                     hint=f"fetch the answers again: {data.fetch_command(f'possible_answer/{part}')}",
                 )
             questions.append(row)
+            where.append(asked.where(number))
             parts.append(part)
         golds.update(answers)
     chosen = draw([str(row["id"]) for row in questions], SIZES, name="BFCL v3", strata=parts)
     splits: tuple[Split, ...] = ("dev", "test")
-    return {
-        split: [_item(split, questions[at], golds[str(questions[at]["id"])]) for at in chosen[split]]
-        for split in splits
-    }
+    found: dict[Split, list[Item]] = {split: [] for split in splits}
+    for split in splits:
+        for at in chosen[split]:
+            with sound(where[at]):
+                found[split].append(_item(split, questions[at], golds[str(questions[at]["id"])]))
+    return found
 
 
 def _answers(read: Rows) -> dict[str, Any]:
     for number, row in enumerate(read.rows):
         need(row, ("id", "ground_truth"), read.where(number))
-        if not isinstance(row["ground_truth"], list) or not isinstance(row["ground_truth"][0], dict):
-            raise DataError(f"{read.where(number)} holds no call as its gold", hint="fetch the data set again")
+        calls = row["ground_truth"]
+        one = isinstance(calls, list) and len(calls) == 1 and isinstance(calls[0], dict) and len(calls[0]) == 1
+        if not one or not all(isinstance(arguments, dict) for arguments in calls[0].values()):
+            raise DataError(f"{read.where(number)} does not hold one call as its gold", hint="fetch the data set again")
     refuse_twice([str(row["id"]) for row in read.rows], read.origin)
     return {str(row["id"]): row["ground_truth"][0] for row in read.rows}
 
@@ -60,6 +66,8 @@ def _answers(read: Rows) -> dict[str, Any]:
 def _item(split: Split, row: Mapping[str, Any], gold: Mapping[str, Any]) -> Item:
     functions, call = row["function"], _corrected(gold, row["function"])
     request = "\n".join(turn["content"] for turn in row["question"][0])
+    if not request.strip():
+        raise ValueError("there is no request")
     return Item(
         capability=NAME,
         item_id=f"bfcl-{row['id']}",

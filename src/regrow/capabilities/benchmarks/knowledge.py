@@ -26,14 +26,19 @@ def items(folder: Path | None) -> dict[Split, list[Item]]:
     rows: dict[str, Row] = {}
     for number, row in enumerate(read.rows):
         need(row, ("question", "subject", "choices", "answer"), read.where(number))
-        answer = _answer(row["answer"])
-        if len(row["choices"]) != len(LETTERS) or answer is None:
+        answer, choices = _answer(row["answer"]), row["choices"]
+        if not isinstance(choices, list) or len(choices) != len(LETTERS) or answer is None:
             raise DataError(
-                f"{read.where(number)} has {len(row['choices'])} choices and the answer {row['answer']!r}",
+                f"{read.where(number)} has the choices {str(choices)[:60]!r} and the answer {row['answer']!r}",
                 hint="four choices and an answer 0-3 are expected; correct or delete the record",
             )
-        identity = content_id(f"mmlu-{row['subject']}", row["question"], list(row["choices"]))
-        rows[identity] = {**row, "answer": answer}
+        identity = content_id(f"mmlu-{row['subject']}", row["question"], list(choices))
+        if identity in rows and rows[identity]["answer"] != answer:
+            raise DataError(
+                f"{read.where(number)} stands in the file before with another answer",
+                hint="correct or delete one of the two, or fetch the data set again",
+            )
+        rows[identity] = {**row, "subject": str(row["subject"]), "answer": answer}
     ids = list(rows)
     chosen = draw(ids, SIZES, name="MMLU test", strata=[rows[identity]["subject"] for identity in ids])
     splits: tuple[Split, ...] = ("dev", "test")
@@ -43,7 +48,7 @@ def items(folder: Path | None) -> dict[Split, list[Item]]:
 def _answer(value: Any) -> int | None:
     if isinstance(value, str) and value in LETTERS and len(value) == 1:
         return LETTERS.index(value)
-    return value if isinstance(value, int) and 0 <= value < len(LETTERS) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < len(LETTERS) else None
 
 
 def _item(split: Split, identity: str, row: Row) -> Item:

@@ -23,7 +23,7 @@ def items(folder: Path | None) -> dict[Split, list[Item]]:
     read = read_part(data_set("xstest"), "train", folder)
     for number, row in enumerate(read.rows):
         need(row, ("id", "prompt", "label"), read.where(number))
-        if row["label"] not in KINDS:
+        if not isinstance(row["label"], str) or row["label"] not in KINDS:
             raise DataError(f"{read.where(number)} has the label {row['label']!r}", hint=f"allowed: {', '.join(KINDS)}")
     ids = [str(row["id"]) for row in read.rows]
     chosen = draw(ids, SIZES, name="XSTest", strata=[row["label"] for row in read.rows], balance="equal")

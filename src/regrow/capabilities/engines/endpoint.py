@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import time
@@ -147,10 +148,10 @@ class EndpointEngine:
                 said = error.read().decode("utf-8", "replace")
                 if error.code not in _AGAIN or pause is None or "template" in said.lower():
                     raise _Refused(error.code, said) from error
-            except (urllib.error.URLError, OSError) as error:
+            except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
                 if pause is None or isinstance(getattr(error, "reason", error), ConnectionRefusedError):
                     raise ModelError(
-                        f"the endpoint '{self.url}' cannot be reached: {getattr(error, 'reason', error)}",
+                        f"the endpoint '{self.url}' cannot be reached: {getattr(error, 'reason', error) or error!r}",
                         hint="start the server, or correct --endpoint",
                     ) from error
             time.sleep(pause)
