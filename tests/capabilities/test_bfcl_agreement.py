@@ -32,6 +32,8 @@ pytestmark = pytest.mark.shared
 
 MUTANTS = 20
 VERDICTS = "e9ccb2e5bde77f47"
+ODD_ANSWERS = 30_000
+ODD_VERDICTS = "?"
 
 ODD: tuple[Any, ...] = (
     "", None, [], {}, 0, 1, True, False, "true", 1.5, [1], ["a"], {"a": 1}, [[1]], [{}],
@@ -105,6 +107,51 @@ def answers(shared: Path) -> Iterator[tuple[list[Any], dict[str, Any], str, dict
                 yield functions, gold, name, arguments
 
 
+KINDS = ("string", "integer", "float", "boolean", "array", "tuple", "dict", "any")
+NESTED: tuple[Any, ...] = (
+    [], [""], ["x"], ["X", 1], [1], [True], [1.0], [1.5, 2.0], [1.5, 2], [[1]], [["A"]], [None], [{}], [{"k": 1}],
+    [{"k": [1]}], [{"k": [1, ""], "m": [""]}], [{"k": ["a", "A b"]}, {}],
+    {}, {"k": 1}, {"k": [1]}, {"k": ["a.b", ""]}, {"k": "A B"}, {"k": True}, {"k": ["A b"]}, {"k": [["A b"]]},
+    {"k": [1, 2.0], "m": ["x"]}, {"k": 2}, {"k": [{}]}, {"k": {}},
+)  # fmt: skip
+PLAIN: tuple[Any, ...] = ("", "", "x", "X", "a-b", "A b", "it's", 0, 1, 2, -1, 1.0, 1.5, 0.0, True, False, None)
+
+
+def odd_answers() -> Iterator[tuple[list[Any], dict[str, Any], str, dict[str, Any]]]:
+    """Yield (tools, gold, name, arguments) for declared types, allowed values and answers that need not fit at all."""
+    dice = random.Random(11)
+    for _ in range(ODD_ANSWERS):
+        kind = dice.choice(KINDS)
+        pool = dice.choice((PLAIN, NESTED, PLAIN + NESTED))
+        allowed = [copy.deepcopy(dice.choice((*pool, ""))) for _ in range(dice.choice((1, 1, 2, 2, 3)))]
+        value = chosen_oddly(dice, copy.deepcopy(dice.choice((*allowed, dice.choice(PLAIN + NESTED)))))
+        described = {"type": kind, "items": {"type": dice.choice(KINDS)}}
+        tool = {"name": "f", "parameters": {"type": "dict", "properties": {"x": described}, "required": []}}
+        yield [tool], {"f": {"x": allowed}}, "f", {} if dice.random() < 0.05 else {"x": value}
+
+
+def chosen_oddly(dice: random.Random, value: Any) -> Any:
+    """Return an allowed value as an answer would give it: in dictionaries one of the lists' entries, often."""
+    if isinstance(value, dict):
+        return {
+            key: dice.choice(options) if isinstance(options, list) and options and dice.random() < 0.8 else options
+            for key, options in value.items()
+        }
+    if isinstance(value, list):
+        value = [chosen_oddly(dice, entry) for entry in value]
+    return mutated(dice, value) if dice.random() < 0.3 else value
+
+
+def odd_verdicts() -> list[bool]:
+    return [call_match.fault(Call(name, given), tools, gold) == "" for tools, gold, name, given in odd_answers()]
+
+
+def test_odd_verdicts_are_those_on_which_both_agreed() -> None:
+    found = odd_verdicts()
+    assert 0.1 < sum(found) / len(found) < 0.6
+    assert fingerprint([int(verdict) for verdict in found])[:16] == ODD_VERDICTS
+
+
 def verdicts(shared: Path) -> list[bool]:
     return [call_match.fault(Call(name, given), tools, gold) == "" for tools, gold, name, given in answers(shared)]
 
@@ -142,7 +189,11 @@ def leaderboards_checker(folder: Path) -> Any:
 @pytest.mark.skipif("BFCL_EVAL" not in os.environ, reason="BFCL_EVAL names no unpacked wheel of bfcl-eval")
 def test_the_verdicts_are_the_leaderboards_own(shared_data: Path) -> None:
     checker = leaderboards_checker(Path(os.environ["BFCL_EVAL"]))
-    for tools, gold, name, given in answers(shared_data):
+    for tools, gold, name, given in (*answers(shared_data), *odd_answers()):
         category = "multiple" if len(tools) > 1 else "simple"
-        theirs = checker.ast_checker(tools, [{name: copy.deepcopy(given)}], [gold], "python", category, "plain")
-        assert (call_match.fault(Call(name, given), tools, gold) == "") == theirs["valid"], (name, given)
+        try:
+            theirs = checker.ast_checker(tools, [{name: copy.deepcopy(given)}], [gold], "python", category, "plain")
+            valid = theirs["valid"]
+        except (TypeError, AttributeError, KeyError, IndexError):
+            valid = False
+        assert (call_match.fault(Call(name, given), tools, gold) == "") == valid, (tools, gold, given)
