@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from regrow.capabilities import call_match
 from regrow.capabilities.call_text import Call, first_call, python_call
-from regrow.capabilities.function_calling import FunctionCalling
+from regrow.capabilities.function_calling import FunctionCalling, OnlyCall
 from tests.capabilities.scorers import check_early_decisions, item
 
 SCORER = FunctionCalling()
@@ -105,6 +105,26 @@ def test_a_long_expression_neither_hangs_nor_crashes(inside: str) -> None:
 def test_a_call_is_graded(response: str, score: float) -> None:
     grade = SCORER.grade(item(GOLD), response)
     assert (grade.score, grade.parsed) == (score, True)
+
+
+RIGHT = 'weather.get(city="Lima")'
+
+
+@pytest.mark.parametrize(
+    ("response", "first", "only"),
+    [
+        (RIGHT, 1, 1),
+        (f"I call {RIGHT} (a function).", 1, 1),
+        (f"{RIGHT} {RIGHT}", 1, 0),
+        (f"[{RIGHT}, weather.get(city='Oslo')]", 1, 0),
+        ('[{"name": "weather.get", "arguments": {"city": "Lima"}}, {"name": "f", "arguments": {}}]', 1, 0),
+        (f"{RIGHT} g(b=2", 1, 1),
+    ],
+)
+def test_more_than_one_call_is_wrong_where_only_one_is_asked(response: str, first: float, only: float) -> None:
+    assert SCORER.grade(item(GOLD), response).score == first
+    assert OnlyCall().grade(item(GOLD), response).score == only
+    check_early_decisions(OnlyCall(), item(GOLD), response + " and g(a=1)")
 
 
 def test_an_answer_without_a_call_is_not_parsed() -> None:

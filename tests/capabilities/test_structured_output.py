@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
+import time
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ from hypothesis import strategies as st
 from regrow.capabilities import schema_check
 from regrow.capabilities.json_text import first_json, whole_json
 from regrow.capabilities.structured_output import StructuredOutput
+from regrow.errors import ConfigError
 from tests.capabilities.scorers import check_early_decisions, item, scored
 
 SCORER = StructuredOutput()
@@ -134,15 +138,57 @@ def test_the_draft_that_a_schema_names_decides(schema: Any, value: Any, valid: b
     assert (schema_check.fault(schema, value) == "") == valid
 
 
+NEWEST = "https://json-schema.org/draft/2020-12/schema"
+
+
+def linked(steps: list[dict[str, Any]], **start: Any) -> dict[str, Any]:
+    return {**start, "definitions": {f"a{at}": step for at, step in enumerate(steps)}}
+
+
 def doubling(depth: int, through: str) -> dict[str, Any]:
     """Return a schema whose evaluation doubles at each of ``depth`` references."""
-    steps: dict[str, Any] = {
-        f"a{step}": {through: [{"$ref": f"#/definitions/a{step + 1}"}] * 2} for step in range(depth)
-    }
-    return {"definitions": {**steps, f"a{depth}": {"type": "object"}}, "$ref": "#/definitions/a0"}
+    steps: list[dict[str, Any]] = [{through: [{"$ref": f"#/definitions/a{at + 1}"}] * 2} for at in range(depth)]
+    return linked([*steps, {"type": "object"}], **{"$ref": "#/definitions/a0"})
 
 
-DESCENDING = {"anyOf": [{"properties": {"a": {"$ref": "#"}}}, {"properties": {"a": {"$ref": "#"}}, "not": {}}]}
+def doubling_by_name(depth: int, name: str, target: str, refer: str = "$ref") -> dict[str, Any]:
+    """Return the same with ``name`` (an anchor or an embedded identity) at each step; the next is at ``target``."""
+    own = target.lstrip("#") if name != "id" else target
+    steps = [{name: own.format(at), "allOf": [{refer: target.format(at + 1)}] * 2} for at in range(depth)]
+    draft = "http://json-schema.org/draft-04/schema#" if name == "id" else NEWEST
+    end = {name: own.format(depth), "type": "object"}
+    return linked([*steps, end], **{"$schema": draft, "$id": "http://e.org/root", refer: target.format(0)})
+
+
+def branching(depth: int) -> dict[str, Any]:
+    """Return a schema that tries each next step as a condition and then as its consequence."""
+    following = [{"$ref": f"#/definitions/a{at + 1}"} for at in range(depth)]
+    steps: list[dict[str, Any]] = [{"if": step, "then": step, "else": step} for step in following]
+    return linked([*steps, {"type": "object"}], **{"$ref": "#/definitions/a0"})
+
+
+def embedded_pointers(depth: int) -> dict[str, Any]:
+    """Return a schema whose pointers mean little work in the document, and double in the schema embedded in it."""
+    inner = {**doubling(depth, "allOf"), "$id": "http://e.org/inner"}
+    return linked([{"type": "object"}, inner], **{"$id": "http://e.org/root", "$ref": "#/definitions/a1"})
+
+
+def unevaluated(depth: int, keyword: str) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "object", "properties": {"a": True}}
+    for _ in range(depth):
+        schema = {"allOf": [schema], keyword: False}
+    return schema
+
+
+def all_to_all(count: int) -> dict[str, Any]:
+    """Return a schema with as many ways through it as there are orders of ``count`` steps."""
+    steps = [{"allOf": [{"$ref": f"#/definitions/a{to}"} for to in range(count)]} for _ in range(count)]
+    return linked(steps, **{"$ref": "#/definitions/a0"})
+
+
+DESCENDING = {"allOf": [{"properties": {"a": {"$ref": "#"}}}] * 2}
+FIRST_BRANCH = {"anyOf": [{"properties": {"a": {"$ref": "#"}}}, {"properties": {"a": {"$ref": "#"}}, "not": {}}]}
+BY_NAME = [("$anchor", "#a{}"), ("$dynamicAnchor", "#a{}"), ("$id", "http://e.org/a{}"), ("$id", "a{}"), ("id", "#a{}")]
 
 
 def nested(depth: int) -> Any:
@@ -150,6 +196,73 @@ def nested(depth: int) -> Any:
     for _ in range(depth):
         value = {"a": value}
     return value
+
+
+@pytest.fixture
+def short_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema_check, "LONGEST_SECONDS", 0.3)
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        *((doubling_by_name(40, name, target), {}) for name, target in BY_NAME),
+        (doubling_by_name(40, "$dynamicAnchor", "#a{}", "$dynamicRef"), {}),
+        (doubling(60, "allOf"), {}),
+        (doubling(60, "oneOf"), {}),
+        ({"propertyNames": doubling(40, "allOf"), **doubling(1, "allOf")}, {}),
+        (branching(40), {}),
+        (embedded_pointers(40), {}),
+        (unevaluated(40, "unevaluatedProperties"), {"a": 1}),
+        (all_to_all(12), {}),
+        ({"pattern": "(?:(?=.*z)|q)x"}, "a" * 100_000),
+        ({"items": {"anyOf": [{"enum": list(range(at, at + 300))} for at in range(100)]}}, [0.5] * 1000),
+        ({"allOf": [{"type": "string"}] * 10_000}, [1] * 40_000),
+    ],
+)
+def test_a_schema_that_multiplies_is_bounded(schema: Any, value: Any, short_time: None) -> None:
+    started = time.monotonic()
+    schema_check.fault(schema, value)
+    schema_check.schema_fault(schema)
+    assert time.monotonic() - started < 60
+
+
+@pytest.mark.parametrize("schema", [doubling(60, "oneOf"), branching(40), *(doubling_by_name(40, *b) for b in BY_NAME)])
+def test_what_takes_too_long_scores_nothing_and_says_so(schema: Any, short_time: None) -> None:
+    grade = SCORER.grade(item({"schema": schema}), "{}")
+    assert (grade.score, grade.details) == (0, {"fault": schema_check.TOO_LONG})
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        *((doubling_by_name(3, name, target), {}, []) for name, target in BY_NAME),
+        (embedded_pointers(3), {}, []),
+        (unevaluated(3, "unevaluatedProperties"), {"a": 1}, {"b": 1}),
+        (
+            {
+                "$schema": NEWEST, "$dynamicAnchor": "node", "properties": {"inner": {"$dynamicRef": "#node"}},
+                "unevaluatedProperties": False,
+            },
+            {"inner": {"inner": {}}},
+            {"inner": {"other": {}}},
+        ),
+        ({"type": "object", "additionalProperties": {"$ref": "#"}}, nested(30), {"a": {"b": 1}}),
+        ({"type": "object", **FIRST_BRANCH}, nested(40), []),
+        ({"items": {"type": "integer"}}, [1] * 45_000, [1] * 45_000 + ["1"]),
+    ],
+)  # fmt: skip
+def test_a_schema_of_another_process_is_checked_as_any_other(schema: Any, good: Any, bad: Any) -> None:
+    assert schema_check.schema_fault(schema) == ""
+    assert schema_check.fault(schema, good) == ""
+    assert schema_check.fault(schema, bad) not in ("", schema_check.TOO_LONG)
+
+
+def test_a_process_that_cannot_start_is_no_grade(monkeypatch: pytest.MonkeyPatch) -> None:
+    for python in ("/nowhere/python", shutil.which("false")):
+        monkeypatch.setattr(sys, "executable", python)
+        with pytest.raises(ConfigError, match="could not start"):
+            schema_check.fault({"$anchor": "a"}, 1)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +283,9 @@ def nested(depth: int) -> Any:
         (None, 1),
     ],
 )
-def test_a_hostile_or_broken_schema_is_bounded_and_satisfied_by_nothing(schema: Any, value: Any) -> None:
+def test_a_hostile_or_broken_schema_is_bounded_and_satisfied_by_nothing(
+    schema: Any, value: Any, short_time: None
+) -> None:
     assert schema_check.fault(schema, value)
 
 

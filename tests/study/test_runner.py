@@ -118,7 +118,7 @@ def test_a_step_that_always_fails_is_tried_twice_and_the_rest_goes_on(model: Pat
     heal = next(step.id for step in steps if step.kind == "heal")
     assert summary.blocked == [heal] and summary.done == summary.total - 2
     found = progress_of(folder)
-    assert found.counts == {"done": summary.done, "failed": 1, "pending": 1} and not found.over
+    assert found.counts == {"done": summary.done, "failed": 1, "blocked": 1} and found.over
     (folder / "pools" / pools.id).unlink()
     begin(folder, tiny_spec(model, pool_examples=1))
     assert run(folder, watch=Notes()).complete

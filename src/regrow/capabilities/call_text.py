@@ -6,6 +6,7 @@ import ast
 import json
 import re
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,13 +29,20 @@ class Call:
 
 
 def first_call(text: str) -> Call | None:
-    """Return the first call of ``text``, None where there is none.
+    """Return the first call of ``text``, None where there is none. Rule: that of ``calls``.
+
+    Of several calls the first counts, so what follows it can never change the result.
+    """
+    return next(calls(text), None)
+
+
+def calls(text: str) -> Iterator[Call]:
+    """Yield the calls of ``text`` in their order.
 
     Rule. Candidates are read from the left: a JSON object (``{``), or a name directly followed by ``(``. A JSON object
     is a call when it has a string "name" and "arguments" that are an object, or a string that holds one. A Python call
     is one when it is closed, at most 4,000 characters long and gives every argument by name. Candidates that are no
-    call are passed over as a whole; one that never closes ends the search. Of several calls the first counts, so what
-    follows it can never change the result.
+    call are passed over as a whole; one that never closes ends the search.
 
     In Python's syntax an argument may be a literal, or one of the words true, false, null; any other expression is
     kept as its source text and never evaluated.
@@ -43,15 +51,15 @@ def first_call(text: str) -> Call | None:
     while True:
         opening = _OPENING.search(text, start)
         if opening is None:
-            return None
+            return
         as_json = opening.group() == "{"
         end = end_of_brackets(text, opening.end() - 1, quotes='"' if as_json else "\"'")
         if end < 0:
-            return None
+            return
         source = text[opening.start() : end]
         call = _json_call(source) if as_json else python_call(source)
         if call is not None:
-            return call
+            yield call
         start = end
 
 

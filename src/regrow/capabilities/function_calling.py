@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
 from regrow.capabilities import call_match
-from regrow.capabilities.call_text import first_call
+from regrow.capabilities.call_text import calls, first_call
 from regrow.capabilities.scoring import LONGEST_RESPONSE, Kind, score_and_parse_rate
 from regrow.protocols import Grade, Item
 from regrow.records.results import ItemScore
@@ -37,6 +38,25 @@ class FunctionCalling:
     def summarise(self, scores: Sequence[ItemScore]) -> dict[str, float]:
         """Return ``score`` (share of right calls) and ``parse_rate``."""
         return score_and_parse_rate(scores)
+
+
+class OnlyCall(FunctionCalling):
+    """Scores as FunctionCalling does, but 0 when a second call follows, right or wrong: the leaderboard's rule for
+    questions that one call answers. So an answer is settled early only by its second call."""
+
+    def decided(self, text: str) -> bool:
+        """Return True once a second call of ``text`` is closed."""
+        return _several(text)
+
+    def grade(self, item: Item, response: str) -> Grade:
+        """Return the grade; ``details["fault"]`` says what was wrong with a call."""
+        if _several(response):
+            return Grade(0.0, parsed=True, details={"fault": "more than one call"})
+        return super().grade(item, response)
+
+
+def _several(text: str) -> bool:
+    return len(list(islice(calls(text[:LONGEST_RESPONSE]), 2))) == 2
 
 
 class KnownCall(FunctionCalling):

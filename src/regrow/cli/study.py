@@ -229,7 +229,7 @@ def report(
     from regrow.study.folder import StudyFolder
 
     StudyFolder(study).steps()
-    page = _drawn_while_it_runs(study, watcher(quiet)) if watch else _report(study, watcher(quiet))
+    page = _drawn_while_it_runs(study, watcher(quiet)) if watch else _report(study, watcher(quiet), must=True)
     if json:
         print_json({"report": str(page)})
     else:
@@ -340,15 +340,16 @@ def _drawn_while_it_runs(study: Path, watch: Any) -> Path | None:
         found = progress_of(study, leases)
         done = found.counts.get("done", 0)
         if found.over:
-            return _report(study, watch)
+            return _report(study, watch, must=True)
         if done != drawn:
             _report(study, watch, refresh_seconds=_REDRAW_SECONDS)
             drawn = done
         time.sleep(_REDRAW_SECONDS)
 
 
-def _report(study: Path, watch: Any, *, refresh_seconds: int = 0) -> Path | None:
-    from regrow.errors import DataError
+def _report(study: Path, watch: Any, *, refresh_seconds: int = 0, must: bool = False) -> Path | None:
+    """Write the report; where that cannot be done yet it is an error (``must``) or a note."""
+    from regrow.errors import RegrowError
     from regrow.records.study_runs import read_study
     from regrow.report.charts.paper.all import paper_figures
     from regrow.report.paper.grids import grids_of
@@ -363,7 +364,9 @@ def _report(study: Path, watch: Any, *, refresh_seconds: int = 0) -> Path | None
         grids, figures = grids_of(paper), paper_figures(paper)
         write_study_page(page, paper, grids, figures, refresh_seconds=refresh_seconds)
         write_paper_files(page.parent, paper, grids, figures)
-    except DataError as error:
+    except RegrowError as error:
+        if must:
+            raise
         watch.note(f"note: no report yet: {error}")
         return None
     watch.end(f"tables and figures beside it in {page.parent}")

@@ -20,7 +20,14 @@ if TYPE_CHECKING:
     from regrow.study.progress import Progress
 
 _LOOK_SECONDS = 2.0
-_STYLES = {"done": "green", "running": "bold cyan", "failed": "bold red", "stale": "yellow", "pending": "dim"}
+_STYLES = {
+    "done": "green",
+    "running": "bold cyan",
+    "failed": "bold red",
+    "stale": "yellow",
+    "pending": "dim",
+    "blocked": "red",
+}
 
 
 def counted(steps: list[Step]) -> str:
@@ -94,7 +101,7 @@ def _status(found: Progress, *, everything: bool) -> Any:
     line = f"{found.study}: {done} of {total} steps done"
     others = [
         f"{found.counts[state]} {state}"
-        for state in ("running", "failed", "stale", "pending")
+        for state in ("running", "failed", "blocked", "stale", "pending")
         if found.counts.get(state)
     ]
     line += f" ({', '.join(others)})" if others else ""

@@ -11,6 +11,7 @@ named, not read. Whoever makes such folders, a study runner or a person, needs n
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -23,6 +24,8 @@ from regrow.records.results import Frozen, ItemScore, RunRecord, Stage
 from regrow.records.store import RESULT, read_evaluation
 
 RUNS = "runs"
+DESIGN = "study.json"
+"""What a study runner was asked, beside the runs; folders made by hand have none."""
 COORDINATES = "coordinates.json"
 MAIN_CUT = "main"
 
@@ -116,7 +119,12 @@ def read_study(folder: Path) -> Study:
     """Return the runs of a study folder. Raises DataError when it holds none, or one that cannot be read."""
     if not folder.is_dir():
         raise DataError(f"there is no folder '{folder}'", hint="name the folder of a study")
-    places = sorted(file.parent for file in (folder / RUNS).glob(f"*/{COORDINATES}"))
+    families = _families_by_run(folder)
+    places = sorted(
+        file.parent
+        for file in (folder / RUNS).glob(f"*/{COORDINATES}")
+        if families is None or file.parent.name in families
+    )
     if not places:
         raise DataError(
             f"'{folder}' holds no run of a study (no {RUNS}/ID/{COORDINATES})",
@@ -127,9 +135,25 @@ def read_study(folder: Path) -> Study:
         raise DataError(f"none of the {len(places)} runs in '{folder}' has finished", hint="run the study to its end")
     return Study(
         folder,
-        tuple(_read_run(place) for place in finished),
+        tuple(
+            run.model_copy(update={"coordinates": run.coordinates.model_copy(update={"family": family})})
+            for run in map(_read_run, finished)
+            for family in ((families or {}).get(run.path.name) or [run.coordinates.family])
+        ),
         tuple(place.name for place in places if place not in finished),
     )
+
+
+def _families_by_run(folder: Path) -> dict[str, list[str]] | None:
+    """Return the families that each run of the design belongs to, by its id: one that two families share counts for
+    both, one that is no longer in the design for none. None for a folder without a design."""
+    try:
+        steps = json.loads((folder / DESIGN).read_text("utf-8"))["steps"]
+        if not all("id" in step for step in steps):
+            return None  # written before ids were
+        return {step["id"]: [step["family"], *step.get("also", ())] for step in steps if step["place"] is not None}
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def write_coordinates(folder: Path, coordinates: Coordinates) -> None:

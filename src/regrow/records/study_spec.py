@@ -77,9 +77,17 @@ class PilotsSpec(Spec):
     ``scope_tokens`` under each of ``scopes``; scored on the dev split."""
 
     budgets: Budgets = (30_000, 100_000, 300_000)
-    scope_tokens: Tokens = 300_000
+    scope_tokens: Tokens = Field(default=300_000, ge=1)
     scopes: Names = ("all-lora", "cut-lora", "last-k")
     seed: int = 42
+
+    @model_validator(mode="after")
+    def _enough(self) -> PilotsSpec:
+        if len(set(self.budgets)) < 2 or list(self.budgets) != sorted(set(self.budgets)) or self.budgets[0] < 1:
+            raise ValueError("pilots need two budgets or more, in rising order: a curve has two unknowns")
+        if "all-lora" not in self.scopes or len(set(self.scopes)) < len(self.scopes):
+            raise ValueError("the scopes of the pilots are different ones, all-lora among them")
+        return self
 
 
 class EngineSpec(Spec):
@@ -111,7 +119,7 @@ class StudySpec(Spec):
     name: str = Field(min_length=1)
     families: tuple[FamilySpec, ...] = Field(min_length=1)
     suite: str = "mini"
-    capabilities: Names | None = None
+    capabilities: Names | None = Field(default=None, min_length=1)
     test_items: int | None = Field(default=None, gt=0)
     dev_items: int | None = Field(default=60, gt=0)
     perplexity: bool = True
@@ -119,7 +127,7 @@ class StudySpec(Spec):
     repair: RepairSpec | None = None
     heal: dict[str, Any] = Field(default_factory=dict)
     rules: Names = ("uniform", "damage-proportional", "rah", "rah-capped", "slowest-first")
-    budgets: Budgets = (1_000_000,)
+    budgets: Budgets = Field(default=(1_000_000,), min_length=1)
     sweep: Budgets = ()
     sweep_rules: Names = ("uniform",)
     scopes: tuple[str, ...] = ()
@@ -184,5 +192,10 @@ def read_study_spec(file: Path) -> StudySpec:
     values = read_yaml(file)
     families = values.get("families")
     if isinstance(families, dict):
-        values = {**values, "families": [{"name": name, **(entry or {})} for name, entry in families.items()]}
+        for name, entry in families.items():
+            if not isinstance(entry, dict):
+                raise ConfigError(
+                    f"'{file}': family '{name}' is {entry!r}", hint=f"write {name}: {{model: MODEL, remove: 2}}"
+                )
+        values = {**values, "families": [{"name": name, **entry} for name, entry in families.items()]}
     return build(StudySpec, {"name": file.stem, **values}, where=f"'{file}'")

@@ -8,7 +8,8 @@ whatever the study around it has become.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from regrow.errors import ConfigError, did_you_mean
@@ -16,8 +17,8 @@ from regrow.planning.pilots import GENERAL, MIXTURE, PILOT_SCOPE, PilotRun
 from regrow.planning.registry import canonical, rule_named
 from regrow.planning.rule import Design
 from regrow.planning.tokens import show_tokens
-from regrow.records.fingerprint import fingerprint
-from regrow.records.specs import HealSpec
+from regrow.records.fingerprint import file_sha256, fingerprint
+from regrow.records.specs import HealSpec, PruneSpec, RepairSpec
 from regrow.records.study_spec import FamilySpec, StudySpec
 
 Kind = Literal["pools", "prune", "repair", "evaluate", "heal"]
@@ -36,7 +37,8 @@ _UNSERVED = "the study runner does not make what it reads"
 @dataclass(frozen=True)
 class Step:
     """One piece of work. ``request`` holds what shapes its result; ``parents`` the ids of the steps it reads, by the
-    part they play; ``place`` the coordinates of an evaluated model (see :mod:`regrow.records.study_runs`)."""
+    part they play; ``place`` the coordinates of an evaluated model (see :mod:`regrow.records.study_runs`), ``also``
+    other families that share it."""
 
     kind: Kind
     family: str
@@ -44,6 +46,7 @@ class Step:
     request: Mapping[str, Any]
     parents: Mapping[str, str] = field(default_factory=dict)
     place: Mapping[str, Any] | None = None
+    also: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
@@ -86,7 +89,9 @@ def steps_of(spec: StudySpec, design: Design, identities: Mapping[str, str]) -> 
     found: dict[str, Step] = {}
     for family in spec.families:
         for step in _family_steps(spec, design, family, identities[family.name]):
-            found.setdefault(step.id, step)
+            first = found.setdefault(step.id, step)
+            if first.family != step.family and step.family not in first.also:
+                found[step.id] = replace(first, also=(*first.also, step.family))
     return list(found.values())
 
 
@@ -118,7 +123,7 @@ def _family_steps(spec: StudySpec, design: Design, family: FamilySpec, identity:
         yield _evaluation(spec, name, "pruned", "test", common, {"checkpoint": light.id}, cut=LIGHT)
     if spec.repair is not None:
         parents = {"checkpoint": base.id, "pools": pools.id}
-        request = {**common, "repair": spec.repair.model_dump(mode="json")}
+        request = {**common, "repair": spec.repair.model_dump(mode="json"), **_text_content(spec.repair)}
         base = Step("repair", name, f"repair by {spec.repair.method}", request, parents)
         yield base
         for split in ("dev", "test"):
@@ -134,9 +139,16 @@ def _cut(spec: StudySpec, family: FamilySpec, pools: Step, common: Mapping[str, 
         "prune",
         family.name,
         f"{'light cut' if light else 'cut'}: {what}",
-        {**common, "prune": cut.model_dump(mode="json"), "suite": spec.suite},
+        {**common, "prune": cut.model_dump(mode="json"), "suite": spec.suite, **_text_content(cut)},
         {"pools": pools.id} if cut.blocks is None and cut.calibration == "healing-pools" else {},
     )
+
+
+def _text_content(spec: PruneSpec | RepairSpec) -> dict[str, str]:
+    """Return the hash of a calibration text that is a file: its name does not say what it holds."""
+    file = Path(spec.calibration.partition("#")[0]).expanduser()
+    used = not (isinstance(spec, PruneSpec) and spec.blocks is not None)
+    return {"calibration_sha256": file_sha256(file)} if used and file.is_file() else {}
 
 
 def _evaluation(

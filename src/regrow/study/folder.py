@@ -125,9 +125,11 @@ class StudyFolder:
             return Done.model_validate_json(file.read_bytes())
         except FileNotFoundError:
             return None
-        except (ValidationError, OSError):
+        except ValidationError:
             file.unlink(missing_ok=True)
             return None
+        except OSError as error:  # not a broken record: a disk or a network that will be back
+            raise StudyError(f"'{file}' cannot be read: {error}", hint="check the disk and its rights") from error
 
     def failure(self, step_id: str) -> Failure | None:
         try:
@@ -163,7 +165,7 @@ class StudyFolder:
             return {
                 "spec": StudySpec.model_validate(raw["spec"]),
                 "identities": raw["identities"],
-                "steps": [Step(**{**entry, "place": entry.get("place")}) for entry in raw["steps"]],
+                "steps": [_step(entry) for entry in raw["steps"]],
             }
         except FileNotFoundError:
             raise StudyError(
@@ -178,13 +180,20 @@ class StudyFolder:
 
 def _plain(step: Step) -> dict[str, Any]:
     return {
+        "id": step.id,
         "kind": step.kind,
         "family": step.family,
         "title": step.title,
         "request": dict(step.request),
         "parents": dict(step.parents),
         "place": dict(step.place) if step.place is not None else None,
+        "also": list(step.also),
     }
+
+
+def _step(entry: Mapping[str, Any]) -> Step:
+    known = {key: value for key, value in entry.items() if key != "id"}
+    return Step(**{**known, "place": entry.get("place"), "also": tuple(entry.get("also", ()))})
 
 
 def _named(science: dict[str, Any]) -> dict[str, Any]:

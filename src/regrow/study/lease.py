@@ -48,11 +48,10 @@ class LeaseWatch:
         if _holder_is_dead(text):
             return False
         now = time.monotonic()
-        before, since = self._seen.get(file, ("", now))
-        if text != before:
+        if file not in self._seen or text != self._seen[file][0]:
             self._seen[file] = (text, now)
             return True
-        return now - since < self.stale_seconds
+        return now - self._seen[file][1] < self.stale_seconds
 
 
 @contextmanager
@@ -67,7 +66,7 @@ def lease(file: Path, watch: LeaseWatch | None = None, *, beat_seconds: float = 
     while not _create(file, token):
         if watch.live(file):
             raise LeaseTakenError(str(file))
-        _remove_dead(file, watch)
+        clear_dead(file, watch)
     stop = threading.Event()
     beats = threading.Thread(target=_beat, args=(file, token, stop, beat_seconds), daemon=True)
     beats.start()
@@ -80,9 +79,13 @@ def lease(file: Path, watch: LeaseWatch | None = None, *, beat_seconds: float = 
             file.unlink(missing_ok=True)
 
 
-def _remove_dead(file: Path, watch: LeaseWatch) -> None:
-    """Remove a lease without a live holder. Under a lock of the system, so that nobody removes the lease that another
-    taker has just created in its place."""
+def clear_dead(file: Path, watch: LeaseWatch) -> None:
+    """Remove a lease that ``watch`` has seen without a live holder; one that has a holder stays.
+
+    Under a lock of the system, so that nobody removes the lease that another taker has just created in its place.
+    """
+    if not file.exists():
+        return
     try:
         import fcntl
     except ImportError:
@@ -102,8 +105,12 @@ def _create(file: Path, token: str) -> bool:
         return False
     except OSError as error:
         raise disk_error(file, error) from error
-    with os.fdopen(handle, "w") as stream:
-        stream.write(_text(token, 0))
+    try:
+        with os.fdopen(handle, "w") as stream:
+            stream.write(_text(token, 0))
+    except OSError as error:  # a full disk must not leave a lease that nobody holds
+        file.unlink(missing_ok=True)
+        raise disk_error(file, error) from error
     return True
 
 

@@ -14,6 +14,7 @@ from regrow.heal.registry import SCOPES
 from regrow.models.identity import model_identity
 from regrow.models.load import block_count, locate_file
 from regrow.records.results import Frozen
+from regrow.records.specs import PruneSpec
 from regrow.records.study_spec import FamilySpec, StudySpec
 from regrow.study.design import capabilities_of, planning_design, steps_of
 from regrow.study.folder import StudyFolder
@@ -71,6 +72,8 @@ def preflight(spec: StudySpec, output: Path) -> list[Finding]:
         return f"{len(made)} steps, {heals} heals; rules {', '.join(spec.rules)}"
 
     look("rules and pilots", steps)
+    look("methods", lambda: _methods(spec))
+    look("machine", lambda: _machine(spec))
     look("disk", lambda: _disk(spec, output, weights))
     look("memory", lambda: _memory(spec, weights))
     look("engine", lambda: _engine(spec))
@@ -97,6 +100,59 @@ def _model(family: FamilySpec, weights: dict[str, int]) -> str:
         elif cut.remove is not None:
             removal_count(cut.remove, blocks)
     return f"{blocks} blocks, sha256 {identity.weights_sha256[:12]}"
+
+
+def _methods(spec: StudySpec) -> str:
+    """Look up every name that is not a scope or a rule: criteria, the repair, losses, calibration texts."""
+    from regrow.data.text import open_text
+    from regrow.heal.registry import LOSSES
+    from regrow.repair.registry import REPAIRS
+    from regrow.study.stages.calibration import HEALING_POOLS
+    from regrow.study.stages.prune import refuse_early
+
+    texts = {spec.repair.calibration} if spec.repair else set()
+    for family in spec.families:
+        blocks = block_count(family.model)
+        for light in (False, True):
+            cut = family.cut(light=light)
+            if cut is not None:
+                refuse_early(cut, blocks)
+                texts |= {cut.calibration} if cut.blocks is None else set()
+        main, light_cut = family.cut(), family.cut(light=True)
+        if main and light_cut and _removed(main, blocks) <= _removed(light_cut, blocks):
+            raise ConfigError(
+                f"the light cut of '{family.name}' is not smaller than the main one", hint="light_remove: 1"
+            )
+    for text in sorted(texts - {HEALING_POOLS}):
+        open_text(text)
+    if spec.repair:
+        REPAIRS.entry(spec.repair.method)
+    heal = spec.healing(1, "all-lora", 0)
+    for loss in heal.loss.split("+"):
+        LOSSES.entry(loss.rpartition("*")[2])
+    return "criteria, calibration texts, repair and loss are known"
+
+
+def _removed(cut: PruneSpec, blocks: int) -> int:
+    from regrow.criteria.order import removal_count
+
+    return len(cut.blocks) if cut.blocks is not None else removal_count(cut.remove or 0, blocks)
+
+
+def _machine(spec: StudySpec) -> str:
+    """Look whether device and number format are to be had, and whether there are as many GPUs as asked for."""
+    import torch
+
+    from regrow.models.placement import choose_device, choose_dtype
+
+    here = spec.engine.name in ("serial", "subprocess")
+    device = choose_device(spec.device if here else "cpu")
+    choose_dtype(spec.dtype, device, 0)
+    gpus = torch.cuda.device_count()
+    asked = spec.engine.processes_per_heal if spec.engine.processes_per_heal > 1 else spec.engine.gpus_per_run
+    if here and asked > 1 and 0 < gpus < asked:
+        raise ConfigError(f"{asked} GPUs a run were asked for, there are {gpus}", hint=f"gpus_per_run: {gpus}")
+    return f"{device if here else spec.device}, {spec.dtype}"
 
 
 def _disk(spec: StudySpec, output: Path, weights: dict[str, int]) -> str:

@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Literal
 
 from regrow.records.results import Frozen, Number
-from regrow.study.folder import EVENTS, State, StudyFolder
+from regrow.records.store import RESULT
+from regrow.study.folder import EVENTS, StudyFolder
 from regrow.study.lease import LeaseWatch
+
+Shown = Literal["pending", "running", "stale", "done", "failed", "blocked"]
+_STOPPED = ("failed", "blocked")
 
 
 class StepState(Frozen):
@@ -18,7 +23,7 @@ class StepState(Frozen):
     family: str
     kind: str
     title: str
-    state: State
+    state: Shown
     message: str = ""
     seconds: Number = float("nan")
     training_tokens: int = 0
@@ -46,8 +51,9 @@ def progress_of(study: Path, watch: LeaseWatch | None = None) -> Progress:
     for step in folder.steps():
         state = folder.state(step.id, leases)
         done = folder.done(step.id) if state == "done" else None
-        if state == "done" and done is None:
-            state = "pending"
+        measured = step.place is None or (folder.path / "runs" / step.id / RESULT).exists()
+        if state == "done" and (done is None or not measured):
+            state, done = "pending", None
         failure = folder.failure(step.id) if state == "failed" else None
         rows.append(
             StepState(
@@ -61,8 +67,21 @@ def progress_of(study: Path, watch: LeaseWatch | None = None) -> Progress:
                 training_tokens=done.cost.training_tokens if done else 0,
             )
         )
+    rows = _with_blocked(rows, {step.id: set(step.parents.values()) for step in folder.steps()})
     counts: Counter[str] = Counter(row.state for row in rows)
     return Progress(study=str(study), steps=tuple(rows), counts=dict(counts), left_seconds=_left(rows))
+
+
+def _with_blocked(rows: list[StepState], reads: dict[str, set[str]]) -> list[StepState]:
+    """Return the rows with those blocked that read, directly or not, what a failed step should have made."""
+    out: dict[str, StepState] = {}
+    for row in rows:  # steps come after those they read
+        stopped = [parent for parent in reads[row.step_id] if parent in out and out[parent].state in _STOPPED]
+        waits = row.state == "pending" and stopped
+        out[row.step_id] = (
+            row.model_copy(update={"state": "blocked", "message": f"step {stopped[0]} failed"}) if waits else row
+        )
+    return list(out.values())
 
 
 def _left(rows: list[StepState]) -> float:

@@ -11,8 +11,9 @@ from regrow.protocols import Watcher
 from regrow.records.study_spec import EngineSpec
 from regrow.study.design import Step
 from regrow.study.engines.engine import Engine, Outcome, engine_for
+from regrow.study.finished import finished_before
 from regrow.study.folder import Failure, StudyFolder
-from regrow.study.lease import LeaseWatch
+from regrow.study.lease import LeaseWatch, clear_dead
 
 ATTEMPTS = 2
 """A step that fails is tried once more, then reported."""
@@ -62,7 +63,7 @@ class _Runner:
         self.folder, self.steps, self.engine, self.watch = folder, steps, engine, watch
         self.by_id = {step.id: step for step in steps}
         self.leases = LeaseWatch()
-        self.done = {step.id for step in steps if folder.done(step.id) is not None}
+        self.done = finished_before(folder, steps)
         self.summary = Summary(total=len(steps), found=len(self.done))
         self.under_way: dict[str, float] = {}
         self.attempts: Counter[str] = Counter()
@@ -110,6 +111,8 @@ class _Runner:
     def _start(self, step: Step) -> None:
         self.under_way[step.id] = time.monotonic()
         self.attempts[step.id] += 1
+        # A worker has not watched: it would take the lease of a machine that died for one that is held.
+        clear_dead(self.folder.lease_file(step.id), self.leases)
         self.folder.log("start", step.id, attempt=self.attempts[step.id], title=step.title)
         self.watch.note(f"start  {step.family}: {step.title}")
         self.engine.start(step.id)

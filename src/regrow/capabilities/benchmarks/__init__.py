@@ -17,7 +17,7 @@ from regrow.capabilities.benchmarks import (
     safety,
     structured_output,
 )
-from regrow.capabilities.function_calling import FunctionCalling
+from regrow.capabilities.function_calling import OnlyCall
 from regrow.capabilities.letter_choice import LetterChoice
 from regrow.capabilities.math import Mathematics
 from regrow.capabilities.safety import SafetyRefusal
@@ -55,7 +55,7 @@ def capabilities(data: Path | None = None) -> list[Capability]:
 
     return [
         Benchmark(StructuredOutput(), read(structured_output.items), max_new_tokens=structured_output.MAX_NEW_TOKENS),
-        Benchmark(FunctionCalling(), read(function_calling.items), max_new_tokens=function_calling.MAX_NEW_TOKENS),
+        Benchmark(OnlyCall(), read(function_calling.items), max_new_tokens=function_calling.MAX_NEW_TOKENS),
         Benchmark(checkers, read(instruction_items), max_new_tokens=instruction_following.MAX_NEW_TOKENS),
         Benchmark(Mathematics(), read(math.items), max_new_tokens=math.MAX_NEW_TOKENS),
         Benchmark(SafetyRefusal(), read(safety.items), max_new_tokens=safety.MAX_NEW_TOKENS),
