@@ -83,6 +83,15 @@ def test_more_seeds_or_rules_keep_the_old_steps() -> None:
     assert "rah-max-min" in {step.place["rule"] for step in wider if step.place and "rule" in step.place}
 
 
+def test_a_sweep_over_a_main_budget_adds_its_rules() -> None:
+    swept = {"sweep": [1_000_000], "sweep_rules": ["uniform", "damage-proportional"]}
+    made = steps(spec_of(pilots=None, rules=["uniform"], seeds=[0], token_matched=False, **swept))
+    assert [step.place["rule"] for step in made if step.place and "rule" in step.place] == [
+        "uniform",
+        "damage-proportional",
+    ]
+
+
 @pytest.mark.parametrize(
     ("values", "said"),
     [

@@ -220,7 +220,7 @@ def _heals(
             yield pilots[run]
     told = {"unpruned": unpruned_dev.id, "pruned": pruned_dev.id}
     budgets = [(tokens, spec.rules) for tokens in spec.budgets]
-    budgets += [(tokens, spec.sweep_rules) for tokens in spec.sweep if tokens not in spec.budgets]
+    budgets += [(tokens, spec.sweep_rules) for tokens in spec.sweep]  # a heal that is asked for twice is one step
     for tokens, rules in budgets:
         for name in rules:
             rule = named[name]
