@@ -132,3 +132,18 @@ def smollm2() -> Any:
         return load_model("embedded:smollm2-135m", dtype="float32", device="cpu")
     except ModelError as error:
         pytest.skip(f"no SmolLM2-135M weights here: {error}")
+
+
+@pytest.fixture
+def regrow(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Return a function that runs the command line in this process: exit code, standard output, standard error."""
+    from regrow.cli.main import main
+
+    def run(*words: object) -> tuple[int, str, str]:
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main([str(word) for word in words])
+        done = capfd.readouterr()
+        return int(ended.value.code or 0), done.out, done.err
+
+    return run

@@ -8,22 +8,12 @@ from typing import Any
 
 import pytest
 
-from regrow.cli.main import main
-
 pytestmark = pytest.mark.shared
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Any:
-    """Return a function that runs a command and gives its exit code, standard output and standard error."""
-
-    def command(*words: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            main([str(word) for word in words])
-        told = capsys.readouterr()
-        return int(ended.value.code or 0), told.out, told.err
-
-    return command
+def run(regrow: Any) -> Any:
+    return regrow
 
 
 @pytest.fixture

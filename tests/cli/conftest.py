@@ -16,21 +16,6 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def regrow(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Return a function that runs the command line in this process: exit code, standard output, standard error."""
-    from regrow.cli.main import main
-
-    def run(*words: object) -> tuple[int, str, str]:
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main([str(word) for word in words])
-        done = capfd.readouterr()
-        return int(ended.value.code or 0), done.out, done.err
-
-    return run
-
-
-@pytest.fixture
 def refused(regrow: Callable[..., tuple[int, str, str]]) -> Callable[..., None]:
     """Return a function that checks for exit code 2, a sentence with a remedy, and nothing else."""
 

@@ -20,25 +20,12 @@ from regrow.study.folder import Failure, StudyFolder
 from regrow.study.lease import LeaseWatch, lease
 from regrow.study.progress import progress_of
 from regrow.study.runner import run
-from tests.study.tiny_study import begin, steps_for, tiny_spec, write_model
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model(tmp_path_factory.mktemp("model") / "model")
-
-
-@pytest.fixture(scope="module")
-def made(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("studies") / "made"
-    begin(folder, tiny_spec(model))
-    assert run(folder, watch=SilentWatcher()).complete
-    return folder
+from tests.study.tiny_study import begin, steps_for, tiny_spec
 
 
 @pytest.fixture
-def copied(made: Path, tmp_path: Path) -> Path:
-    shutil.copytree(made, tmp_path / "study")
+def copied(finished: Path, tmp_path: Path) -> Path:
+    shutil.copytree(finished, tmp_path / "study")
     return tmp_path / "study"
 
 
@@ -74,7 +61,7 @@ def test_a_lease_that_cannot_be_written_is_not_left_behind(tmp_path: Path, monke
 
 
 @pytest.mark.parametrize("damage", ["items", "record", "folder"])
-def test_an_evaluation_that_is_damaged_or_gone_is_made_again(damage: str, copied: Path, made: Path) -> None:
+def test_an_evaluation_that_is_damaged_or_gone_is_made_again(damage: str, copied: Path, finished: Path) -> None:
     heal = next(step.id for step in StudyFolder(copied).steps() if step.kind == "heal")
     place = copied / "runs" / heal
     if damage == "items":
@@ -88,7 +75,7 @@ def test_an_evaluation_that_is_damaged_or_gone_is_made_again(damage: str, copied
     summary = run(copied, watch=SilentWatcher())
     assert summary.complete and summary.found == summary.total - 1
     assert [event["step"] for event in events(copied, "again")] == [heal]
-    (one, other) = ([item.response for item in run_.items] for run_ in _healed(copied, made))
+    (one, other) = ([item.response for item in run_.items] for run_ in _healed(copied, finished))
     assert one == other
 
 

@@ -41,21 +41,6 @@ class Notes(SilentWatcher):
         self.said.append(text)
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model(tmp_path_factory.mktemp("model") / "model")
-
-
-@pytest.fixture(scope="module")
-def finished(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A study run to its end in this process, once for all tests that only read it."""
-    folder = tmp_path_factory.mktemp("studies") / "whole"
-    begin(folder, tiny_spec(model))
-    summary = run(folder, watch=Notes())
-    assert summary.complete, summary
-    return folder
-
-
 def scores(folder: Path) -> dict[str, list[tuple[str, float, str]]]:
     found = {}
     for place in sorted((folder / "runs").iterdir()):

@@ -82,8 +82,7 @@ def preflight(spec: StudySpec, output: Path) -> list[Finding]:
 
 
 def _model(family: FamilySpec, weights: dict[str, int]) -> str:
-    from regrow.criteria.order import removal_count
-    from regrow.surgery import check_blocks
+    from regrow.study.stages.prune import refuse_early
 
     identity = model_identity(family.model)
     place = locate_file(family.model)
@@ -93,36 +92,26 @@ def _model(family: FamilySpec, weights: dict[str, int]) -> str:
     blocks = block_count(family.model)
     for light in (False, True):
         cut = family.cut(light=light)
-        if cut is None:
-            continue
-        if cut.blocks is not None:
-            check_blocks(cut.blocks, blocks)
-        elif cut.remove is not None:
-            removal_count(cut.remove, blocks)
+        if cut is not None:
+            refuse_early(cut, blocks)
+    main, light_cut = family.cut(), family.cut(light=True)
+    if main and light_cut and _removed(main, blocks) <= _removed(light_cut, blocks):
+        raise ConfigError(f"the light cut of '{family.name}' is not smaller than the main one", hint="light_remove: 1")
     return f"{blocks} blocks, sha256 {identity.weights_sha256[:12]}"
 
 
 def _methods(spec: StudySpec) -> str:
-    """Look up every name that is not a scope or a rule: criteria, the repair, losses, calibration texts."""
+    """Look up every name that is not a scope, a rule or a criterion: the repair, losses, calibration texts."""
     from regrow.data.text import open_text
     from regrow.heal.registry import LOSSES
     from regrow.repair.registry import REPAIRS
     from regrow.study.stages.calibration import HEALING_POOLS
-    from regrow.study.stages.prune import refuse_early
 
     texts = {spec.repair.calibration} if spec.repair else set()
     for family in spec.families:
-        blocks = block_count(family.model)
-        for light in (False, True):
-            cut = family.cut(light=light)
-            if cut is not None:
-                refuse_early(cut, blocks)
-                texts |= {cut.calibration} if cut.blocks is None else set()
-        main, light_cut = family.cut(), family.cut(light=True)
-        if main and light_cut and _removed(main, blocks) <= _removed(light_cut, blocks):
-            raise ConfigError(
-                f"the light cut of '{family.name}' is not smaller than the main one", hint="light_remove: 1"
-            )
+        for cut in (family.cut(), family.cut(light=True)):
+            if cut is not None and cut.blocks is None:
+                texts.add(cut.calibration)
     for text in sorted(texts - {HEALING_POOLS}):
         open_text(text)
     if spec.repair:
@@ -130,7 +119,7 @@ def _methods(spec: StudySpec) -> str:
     heal = spec.healing(1, "all-lora", 0)
     for loss in heal.loss.split("+"):
         LOSSES.entry(loss.rpartition("*")[2])
-    return "criteria, calibration texts, repair and loss are known"
+    return "calibration texts, repair and loss are known"
 
 
 def _removed(cut: PruneSpec, blocks: int) -> int:

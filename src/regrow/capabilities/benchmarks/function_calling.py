@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from regrow.capabilities.benchmarks.subsets import Sizes, draw, refuse_twice
+from regrow.capabilities.benchmarks.subsets import Sizes, draw, items_of, refuse_twice
 from regrow.capabilities.benchmarks.tools import with_tools
 from regrow.capabilities.call_match import same_name
 from regrow.data.catalogue import data_set
-from regrow.data.rows import Rows, need, read_part, sound
+from regrow.data.rows import Rows, need, read_part
 from regrow.errors import DataError
 from regrow.protocols import Item
 from regrow.records.results import Split
@@ -43,13 +43,9 @@ def items(folder: Path | None) -> dict[Split, list[Item]]:
             parts.append(part)
         golds.update(answers)
     chosen = draw([str(row["id"]) for row in questions], SIZES, name="BFCL v3", strata=parts)
-    splits: tuple[Split, ...] = ("dev", "test")
-    found: dict[Split, list[Item]] = {split: [] for split in splits}
-    for split in splits:
-        for at in chosen[split]:
-            with sound(where[at]):
-                found[split].append(_item(split, questions[at], golds[str(questions[at]["id"])]))
-    return found
+    return items_of(
+        chosen, lambda split, at: _item(split, questions[at], golds[str(questions[at]["id"])]), where.__getitem__
+    )
 
 
 def _answers(read: Rows) -> dict[str, Any]:

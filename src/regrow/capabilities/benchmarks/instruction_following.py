@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from regrow.capabilities.benchmarks.subsets import Sizes, draw
+from regrow.capabilities.benchmarks.subsets import Sizes, draw, items_of
 from regrow.data.catalogue import data_set
-from regrow.data.rows import Row, need, read_part, sound
+from regrow.data.rows import Row, need, read_part
 from regrow.errors import DataError
 from regrow.protocols import Item
 from regrow.records.results import Split
@@ -40,13 +40,7 @@ def items(folder: Path | None, known: Collection[str] | None = None) -> dict[Spl
                 hint="correct or delete the record, or fetch the data set again",
             )
     chosen = draw([str(row["key"]) for row in read.rows], SIZES, name="IFEval")
-    splits: tuple[Split, ...] = ("dev", "test")
-    found: dict[Split, list[Item]] = {split: [] for split in splits}
-    for split in splits:
-        for at in chosen[split]:
-            with sound(read.where(at)):
-                found[split].append(_item(split, read.rows[at]))
-    return found
+    return items_of(chosen, lambda split, at: _item(split, read.rows[at]), read.where)
 
 
 def _item(split: Split, row: Row) -> Item:

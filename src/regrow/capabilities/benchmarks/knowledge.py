@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from regrow.capabilities.benchmarks.subsets import Sizes, content_id, draw
+from regrow.capabilities.benchmarks.subsets import Sizes, content_id, draw, items_of
 from regrow.capabilities.letter_choice import LETTERS, letter_choices
 from regrow.data.catalogue import data_set
 from regrow.data.rows import Row, need, read_part
@@ -41,8 +41,7 @@ def items(folder: Path | None) -> dict[Split, list[Item]]:
         rows[identity] = {**row, "subject": str(row["subject"]), "answer": answer}
     ids = list(rows)
     chosen = draw(ids, SIZES, name="MMLU test", strata=[rows[identity]["subject"] for identity in ids])
-    splits: tuple[Split, ...] = ("dev", "test")
-    return {split: [_item(split, ids[at], rows[ids[at]]) for at in chosen[split]] for split in splits}
+    return items_of(chosen, lambda split, at: _item(split, ids[at], rows[ids[at]]), ids.__getitem__)
 
 
 def _answer(value: Any) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from regrow.capabilities.benchmarks.subsets import Sizes, content_id, draw
+from regrow.capabilities.benchmarks.subsets import Sizes, content_id, draw, items_of
 from regrow.capabilities.math import final_number
 from regrow.data.catalogue import data_set
 from regrow.data.rows import Row, Rows, need, read_part
@@ -23,8 +23,7 @@ def items(folder: Path | None) -> dict[Split, list[Item]]:
     """Return the dev and test items, both drawn from GSM8K's test split; gold is {"answer": the worked solution}."""
     read = checked(read_part(data_set("gsm8k"), "test", folder))
     chosen = draw([identity(row) for row in read.rows], SIZES, name="GSM8K test")
-    splits: tuple[Split, ...] = ("dev", "test")
-    return {split: [item(split, read.rows[at]) for at in chosen[split]] for split in splits}
+    return items_of(chosen, lambda split, at: item(split, read.rows[at]), read.where)
 
 
 def checked(read: Rows) -> Rows:

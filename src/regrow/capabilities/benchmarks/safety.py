@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from regrow.capabilities.benchmarks.subsets import Sizes, draw
+from regrow.capabilities.benchmarks.subsets import Sizes, draw, items_of
 from regrow.data.catalogue import data_set
 from regrow.data.rows import need, read_part
 from regrow.errors import DataError
@@ -27,8 +27,7 @@ def items(folder: Path | None) -> dict[Split, list[Item]]:
             raise DataError(f"{read.where(number)} has the label {row['label']!r}", hint=f"allowed: {', '.join(KINDS)}")
     ids = [str(row["id"]) for row in read.rows]
     chosen = draw(ids, SIZES, name="XSTest", strata=[row["label"] for row in read.rows], balance="equal")
-    splits: tuple[Split, ...] = ("dev", "test")
-    return {split: [_item(split, read.rows[at]) for at in chosen[split]] for split in splits}
+    return items_of(chosen, lambda split, at: _item(split, read.rows[at]), read.where)
 
 
 def _item(split: Split, row: dict[str, object]) -> Item:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from regrow.capabilities import schema_check
-from regrow.capabilities.benchmarks.subsets import Sizes, draw
+from regrow.capabilities.benchmarks.subsets import Sizes, draw, items_of
 from regrow.data.catalogue import data_set
 from regrow.data.rows import need, read_part
 from regrow.errors import DataError
@@ -43,8 +43,7 @@ def items(folder: Path | None) -> dict[Split, list[Item]]:
         if not schema_check.schema_fault(schema):
             found.append((str(row["unique_id"]), schema))
     chosen = draw([identity for identity, _ in found], SIZES, name="JSONSchemaBench Github_easy")
-    splits: tuple[Split, ...] = ("dev", "test")
-    return {split: [_item(split, *found[at]) for at in chosen[split]] for split in splits}
+    return items_of(chosen, lambda split, at: _item(split, *found[at]), lambda at: f"the schema '{found[at][0]}'")
 
 
 def _item(split: Split, identity: str, schema: Any) -> Item:

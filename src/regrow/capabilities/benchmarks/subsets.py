@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from regrow.data.rows import sound
 from regrow.errors import DataError
+from regrow.protocols import Item
 from regrow.records.fingerprint import fingerprint
+from regrow.records.results import Split
 from regrow.seeding import derive_seed
 
 SEED = 0
@@ -55,6 +58,20 @@ def draw(
             place[index] = (share, _key(name, ids[index]))
     order = sorted(place, key=place.__getitem__)
     return {"dev": sorted(order[: sizes.dev]), "test": sorted(order[sizes.dev : sizes.dev + sizes.test])}
+
+
+def items_of(
+    chosen: Mapping[str, Sequence[int]], item: Callable[[Split, int], Item], where: Callable[[int], str]
+) -> dict[Split, list[Item]]:
+    """Return the dev and test items of a draw. ``item`` makes the item of a record; what it raises on a record of
+    another form becomes a DataError with the record's place, ``where``."""
+    splits: tuple[Split, ...] = ("dev", "test")
+    found: dict[Split, list[Item]] = {split: [] for split in splits}
+    for split in splits:
+        for at in chosen[split]:
+            with sound(where(at)):
+                found[split].append(item(split, at))
+    return found
 
 
 def refuse_twice(ids: Sequence[str], name: str) -> None:
