@@ -137,13 +137,24 @@ def choose_way(call: ModelCall, sample: Sequence[int], longest: int) -> Way:
 
 
 def _first_that_reproduces(call: ModelCall, layers: list[Any], sample: Sequence[int], longest: int) -> Way:
-    windows = [layer.sliding_window for layer in layers if isinstance(layer, DynamicSlidingWindowLayer)]
+    windows = _windows(layers)
     ids = (list(sample) * _SAMPLE)[:_SAMPLE]
     truth = call.last_logits(torch.tensor([ids], device=call.device), cache=None, keep=0)[0]
     shareable = call.model.config._attn_implementation == "sdpa" and all(window >= longest for window in windows)
     if shareable and _reproduces(call, "shared", ids, truth):
         return "shared"
     return "copied" if _reproduces(call, "copied", ids, truth) else "none"
+
+
+def attention_windows(model: Any) -> list[int] | None:
+    """Return the windows of the layers that look back only so far; None when a layer keeps other states than keys and
+    values."""
+    layers = _layers(model)
+    return None if layers is None else _windows(layers)
+
+
+def _windows(layers: list[Any]) -> list[int]:
+    return [layer.sliding_window for layer in layers if isinstance(layer, DynamicSlidingWindowLayer)]
 
 
 def _layers(model: Any) -> list[Any] | None:

@@ -1,44 +1,27 @@
-"""Log-probabilities of answer texts: shared contexts run once, all choices together, logits only where needed."""
+"""Log-probabilities of answer texts: what texts share run once, no padding, logits only where needed.
+
+Questions are packed (packed_likelihood.py) where the model lets itself be run so; else they are rows of a batch whose
+contexts are kept (batch_engine.py); where neither gives the model's own logits, every text is run whole.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import torch
 
 from regrow.capabilities.batch_engine import PROMPT_TOKENS_AT_ONCE, BatchEngine, Way, choose_way, right_padded
 from regrow.capabilities.model_call import ModelCall, context_limit, evaluation_mode
+from regrow.capabilities.packed_likelihood import LONGEST_PACKED, packed_scores
+from regrow.capabilities.packed_texts import can_pack
 from regrow.capabilities.prefix_groups import group_by_prefix, shared_tokens
+from regrow.capabilities.questions import ChoiceScore, LongerThanContextError, Question, Scores
 from regrow.capabilities.token_scores import HiddenStates, target_logprobs
 from regrow.data.chat import tokenise_prompt
 from regrow.errors import ConfigError, DataError
 from regrow.models.load import LoadedModel
 
-
-class LongerThanContextError(DataError):
-    """A question and its choices do not fit the model's context."""
-
-
-@dataclass(frozen=True)
-class ChoiceScore:
-    """What the model gives one choice: the sum of its tokens' log-probabilities (nats), and its length."""
-
-    logprob: float
-    tokens: int
-    characters: int
-    greedy: bool = False
-    """Whether each of its tokens was the likeliest one in its place."""
-
-
-@dataclass(frozen=True)
-class Question:
-    """A prompt and the texts that may follow it, as token ids. ``choices[k]`` continues ``context`` and was a text of
-    ``characters[k]`` characters."""
-
-    context: tuple[int, ...]
-    choices: tuple[tuple[int, ...], ...]
-    characters: tuple[int, ...]
+__all__ = ["ChoiceScore", "LongerThanContextError", "Question", "choice_logprobs", "question_of", "score_questions"]
 
 
 def choice_logprobs(
@@ -53,7 +36,7 @@ def choice_logprobs(
 
     Prompt and choice are tokenised as one text; the context is what all of a prompt's texts and the prompt alone have
     in common, and a choice's tokens are the rest (where a token spans the border, it counts to the choice). What
-    prompts have in common is run once, each prompt's own tokens once, then all choices of a batch in one call.
+    prompts have in common is run once, each prompt's own tokens once.
     ``on_progress`` gets the prompts done and wanted, ``on_scores`` the number of a prompt and its scores as soon as
     they are there. Exact: equal to a full forward pass up to rounding.
 
@@ -84,25 +67,22 @@ def score_questions(
     with evaluation_mode(loaded.model):
         longest = max(len(each.context) + max(map(len, each.choices)) for each in questions)
         sample = max((each.context for each in questions), key=len)
-        way: Way = choose_way(call, sample, longest) if reuse else "none"
-        for group in group_by_prefix([each.context for each in questions]):
-            members = [(index, questions[index]) for index in group.members]
-            if way == "none":
-                batches = _without_reuse(call, members, batch_size)
-            else:
-                batches = _with_reuse(call, way, members, group.shared, batch_size)
-            for batch in batches:
-                for number, values in batch.items():
-                    done[number] = [
-                        ChoiceScore(logprob, len(tokens), long, greedy)
-                        for (logprob, greedy), tokens, long in zip(
-                            values, questions[number].choices, questions[number].characters, strict=True
-                        )
-                    ]
-                    if on_scores is not None:
-                        on_scores(number, done[number])
-                if on_progress is not None:
-                    on_progress(len(done), len(questions))
+        if reuse and longest <= LONGEST_PACKED and can_pack(call, sample, longest):
+            batches = packed_scores(call, questions, batch_size)
+        else:
+            batches = _in_rows(call, choose_way(call, sample, longest) if reuse else "none", questions, batch_size)
+        for batch in batches:
+            for number, values in batch.items():
+                done[number] = [
+                    ChoiceScore(logprob, len(tokens), long, greedy)
+                    for (logprob, greedy), tokens, long in zip(
+                        values, questions[number].choices, questions[number].characters, strict=True
+                    )
+                ]
+                if on_scores is not None:
+                    on_scores(number, done[number])
+            if on_progress is not None:
+                on_progress(len(done), len(questions))
     return [done[number] for number in range(len(questions))]
 
 
@@ -129,8 +109,13 @@ def question_of(loaded: LoadedModel, name: str, prompt: str, choices: Sequence[s
     )
 
 
-Scores = dict[int, list[tuple[float, bool]]]
-"""Summed log-probability of each choice and whether it is the greedy one, by the number of the prompt."""
+def _in_rows(call: ModelCall, way: Way, questions: Sequence[Question], batch_size: int) -> Iterator[Scores]:
+    for group in group_by_prefix([each.context for each in questions]):
+        members = [(index, questions[index]) for index in group.members]
+        if way == "none":
+            yield from _without_reuse(call, members, batch_size)
+        else:
+            yield from _with_reuse(call, way, members, group.shared, batch_size)
 
 
 def _with_reuse(

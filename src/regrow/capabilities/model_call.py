@@ -12,6 +12,7 @@ from transformers import Cache
 
 from regrow.data.chat import end_of_turn_of
 from regrow.models.families import text_config_of
+from regrow.models.prepacked import prepacked
 
 
 class ModelCall:
@@ -49,7 +50,8 @@ class ModelCall:
 
 @contextmanager
 def evaluation_mode(model: Any) -> Iterator[None]:
-    """Run the block without gradients and without dropout; the model's training flag is put back afterwards.
+    """Run the block without gradients and without dropout, on a CPU with prepacked weights (models/prepacked.py); the
+    model's training flag is put back afterwards.
 
     Not ``inference_mode``: a buffer that a model recomputes inside it (long-context rotary tables) could not be trained
     with afterwards.
@@ -57,7 +59,7 @@ def evaluation_mode(model: Any) -> Iterator[None]:
     training = model.training
     model.eval()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), prepacked(model):
             yield
     finally:
         model.train(training)

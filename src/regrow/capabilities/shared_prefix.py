@@ -27,7 +27,8 @@ _BLOCK_BYTES_ELSEWHERE = 256 << 20
 _LEAST_QUERIES = 16
 """New tokens of a row that are handled at a time at least, however many keys they look at."""
 
-_UNKNOWN_HERE = ("softcap", "s_aux", "position_bias", "head_mask")
+UNKNOWN_OPTIONS = ("softcap", "s_aux", "position_bias", "head_mask")
+"""Options of transformers' attention functions that change the scores, and that none of ours knows."""
 
 _rows: ContextVar[KeyValueRows | None] = ContextVar("regrow_rows", default=None)
 
@@ -88,7 +89,7 @@ def attend(
     not cover the prefix, which every token sees. Raises NotShareable for options that change the scores.
     """
     rows = _rows.get()
-    if rows is None or rows.updated is None or any(options.get(name) is not None for name in _UNKNOWN_HERE):
+    if rows is None or rows.updated is None or any(options.get(name) is not None for name in UNKNOWN_OPTIONS):
         raise NotShareable
     if attention_mask is None and query.shape[2] > 1:
         raise NotShareable

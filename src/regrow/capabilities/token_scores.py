@@ -65,6 +65,23 @@ class HiddenStates:
             return hidden_ND.new_zeros(0, dtype=torch.float32), hidden_ND.new_zeros(0, dtype=torch.bool)
         return torch.cat(found), torch.cat(best)
 
+    def at_places(self, places_N: torch.Tensor, targets_N: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the same after places of the newest call's first row, each of which is made into logits once however
+        many targets are asked of it."""
+        unique, owner = places_N.unique(return_inverse=True)
+        found = torch.empty(len(places_N), dtype=torch.float32, device=places_N.device)
+        best = torch.empty(len(places_N), dtype=torch.bool, device=places_N.device)
+        rows = max(1, LOGIT_BYTES // (4 * text_config_of(self.model).vocab_size))
+        hidden_TD = self.last[0]
+        for begin in range(0, len(unique), rows):
+            logits_UV = self._logits(hidden_TD[unique[begin : begin + rows]])
+            asked = ((owner >= begin) & (owner < begin + rows)).nonzero()[:, 0]
+            row, targets = owner[asked] - begin, targets_N[asked]
+            wide_UV = logits_UV.float()
+            found[asked] = wide_UV[row, targets] - wide_UV.logsumexp(-1)[row]
+            best[asked] = logits_UV.argmax(-1)[row] == targets
+        return found, best
+
     def _logits(self, hidden_ND: torch.Tensor) -> torch.Tensor:
         output = type(self._output)(last_hidden_state=hidden_ND[None])
         ids = torch.zeros(1, len(hidden_ND), dtype=torch.long, device=hidden_ND.device)
