@@ -34,7 +34,7 @@ def prepacked(model: torch.nn.Module) -> Iterator[int]:
     layers = _eligible(model)
     try:
         for layer in layers:
-            layer.forward = _forward(layer)  # type: ignore[method-assign]
+            layer.forward = _forward(layer)  # type: ignore[method-assign, assignment]
         yield len(layers)
     finally:
         for layer in layers:
