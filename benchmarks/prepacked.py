@@ -47,7 +47,9 @@ def main() -> int:
                 packed = once(rows)
             found[rows] = {"plain_ms": 1e3 * plain, "prepacked_ms": 1e3 * packed, "ratio": plain / packed}
             if not options.json:
-                print(f"{rows:5d} rows  {1e3 * plain:8.1f} ms  {1e3 * packed:8.1f} ms  {plain / packed:5.2f} x", flush=True)
+                print(
+                    f"{rows:5d} rows {1e3 * plain:8.1f} ms {1e3 * packed:8.1f} ms {plain / packed:5.2f} x", flush=True
+                )
     if options.json:
         print(json.dumps({"model": options.model, "threads": torch.get_num_threads(), "rows": found}, indent=2))
     return 0

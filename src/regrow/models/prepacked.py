@@ -18,7 +18,7 @@ import torch
 from torch.nn.functional import linear
 
 ROWS_HINT = 32
-"""Rows of the products for which the layout is chosen; it is the best or within 2 % of it from 1 to 2,048 rows."""
+"""Rows of the products for which the layout is chosen: of 1, 32 and 512 the best or close to it for 1 to 2,048 rows."""
 
 MEMORY_SHARE = 0.5
 """Part of the free memory that the second copy may take."""
