@@ -20,7 +20,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from regrow.capabilities.batch_engine import attention_windows
+from regrow.capabilities.batch_engine import attention_windows, same_logits
 from regrow.capabilities.kv_rows import NO_PREFIX, Prefix
 from regrow.capabilities.model_call import ModelCall
 from regrow.capabilities.shared_prefix import UNKNOWN_OPTIONS, NotShareable
@@ -233,5 +233,4 @@ def can_pack(call: ModelCall, sample: Sequence[int], longest: int) -> bool:
         + [logits[[then + node for node in path]] for path in later]
     )
     expected = torch.cat([*truth, *(each[half:] for each in truth)])
-    error = (got - expected).float().norm() / (expected - expected.mean(-1, keepdim=True)).float().norm()
-    return bool(error <= (1e-3 if got.dtype == torch.float32 else 0.1))
+    return same_logits(got, expected)
