@@ -134,6 +134,40 @@ def test_a_rule_without_its_pilots_is_refused() -> None:
         steps(spec_of(rules=["unifrom"]))
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "name"),
+    [
+        ("rah-capped", "RAH_capped", "rah-capped"),
+        ("rah-max-min", "max-min", "rah-max-min"),
+        ("slowest-first", "slowest-first(0.6)", "slowest-first"),
+        ("slowest-first(0.50)", "slowest first( .5 )", "slowest-first(0.5)"),
+    ],
+)
+def test_one_rule_under_two_spellings_is_refused(one: str, other: str, name: str) -> None:
+    with pytest.raises(ConfigError, match="names one rule twice") as caught:
+        steps(spec_of(rules=["uniform", one, other]))
+    assert f"'{one}' and '{other}' are both {name}" in str(caught.value)
+    ids = {rule: [step.id for step in steps(spec_of(rules=[rule]))] for rule in (one, other)}
+    assert ids[one] == ids[other]
+
+
+def test_rules_that_differ_in_their_number_are_two() -> None:
+    made = steps(spec_of(rules=["slowest-first", "slowest-first(0.5)"], seeds=[0], token_matched=False))
+    rules = [step.place["rule"] for step in made if step.place and "rule" in step.place]
+    assert rules == ["slowest-first", "slowest-first(0.5)"]
+
+
+def test_two_families_of_one_name_are_refused_in_either_form(tmp_path: Path) -> None:
+    file = tmp_path / "s.yaml"
+    for text, said in (
+        ("families:\n  a: {model: m, remove: 2}\n  a: {model: n, remove: 2}\n", "'a' is given twice"),
+        ("families:\n- {name: a, model: m, remove: 2}\n- {name: a, model: n, remove: 2}\n", "two families are called"),
+    ):
+        file.write_text(text)
+        with pytest.raises(ConfigError, match=said):
+            read_study_spec(file)
+
+
 def test_families_may_be_a_mapping(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text("families:\n  a: {model: m, remove: 2}\nbudgets: 60k\n")
     spec = read_study_spec(tmp_path / "s.yaml")

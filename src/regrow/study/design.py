@@ -203,6 +203,7 @@ def _heals(
         return Step("heal", family, title, request, {**start, **(evidence or {})}, placed)
 
     named = {name: _registered(name) for name in (*spec.rules, *(spec.sweep_rules if spec.sweep else ()))}
+    _refuse_same_rule(spec.rules, named)
     needs = {rule: rule_named(name).needs(design) for name, rule in named.items()}
     for rule, need in needs.items():
         _refuse_unserved(rule, need, spec)
@@ -260,9 +261,24 @@ def _heals(
 
 
 def _registered(name: str) -> str:
-    """Return the registered name of a rule, with its number where it has one ("slowest-first(0.5)")."""
+    """Return the one spelling of a rule that stands for all: its registered name, with its number where that is not
+    the rule's own ("slowest-first(0.5)")."""
     plain, bracket, rest = name.partition("(")
-    return canonical(plain) + bracket + rest
+    known = canonical(plain)
+    if not bracket or rule_named(name) == rule_named(known):
+        return known
+    return f"{known}({float(rest.strip().rstrip(')')):g})"
+
+
+def _refuse_same_rule(names: Iterable[str], registered: Mapping[str, str]) -> None:
+    first: dict[str, str] = {}
+    for name in names:
+        other = first.setdefault(registered[name], name)
+        if other != name:
+            raise ConfigError(
+                f"'rules' names one rule twice: '{other}' and '{name}' are both {registered[name]}",
+                hint=f"leave '{name}' out",
+            )
 
 
 def _refuse_unserved(rule: str, need: Any, spec: StudySpec) -> None:
