@@ -16,6 +16,7 @@ from regrow.report.paper.families import families_of, main_budget
 from regrow.report.paper.frames import csv_of
 from regrow.report.paper.grids import grids_of, matched_grid, result_grid
 from regrow.report.paper.latex import escaped, latex_of
+from regrow.report.paper.main_results import computed
 from regrow.report.paper.paper import paper_of
 from regrow.report.paper_files import extra_frames, write_paper_files
 from regrow.report.scored import Drawing
@@ -67,11 +68,27 @@ def test_planned_rules_pay_for_their_pilots_and_for_scoring_them(paper):
     rows = {row["rule"]: row for row in paper.results.iter_rows(named=True) if row["family"] == "llama"}
     assert rows["rah"]["pilots"] == 21 and rows["rah"]["pilot_tokens"] == 3_480_000
     assert rows["rah"]["paid_tokens"] == rows["token-matched"]["paid_tokens"] == 4_480_000
-    assert rows["rah"]["evaluated_tokens"] == 23 * 15_000 and rows["rah"]["evaluation_seconds"] == 23 * 300
+    assert rows["rah"]["evaluated_tokens"] == 23 * 15_000 and rows["rah"]["planning_seconds"] == 23 * 300
     assert rows["damage-proportional"]["evaluated_tokens"] == 2 * 15_000
     assert rows["uniform"]["paid_tokens"] == 1_000_000 and rows["uniform"]["evaluated_tokens"] == 0
     assert rows["slowest-first"]["pilots"] == 0
     assert rows["rah"]["healed_tokens"] == 1_000_112, "what was trained on stands beside what was asked"
+
+
+def test_pilots_and_their_evaluations_are_charged_in_flops(paper, study_folder):
+    rows = {row["rule"]: row for row in paper.results.iter_rows(named=True) if row["family"] == "llama"}
+    size, evaluation = 920_000_000, 3e14  # what the sample's records say
+    heal = evaluation + 6 * size * 1_000_112
+    pilots = 21 * evaluation + 6 * size * (3_480_000 + 21 * 112)
+    assert rows["uniform"]["heal_flops"] == rows["uniform"]["paid_flops"] == pytest.approx(heal)
+    assert rows["uniform"]["planning_flops"] == 0
+    assert rows["damage-proportional"]["planning_flops"] == pytest.approx(2 * evaluation)
+    assert rows["rah"]["planning_flops"] == pytest.approx(pilots + 2 * evaluation)
+    assert rows["rah"]["paid_flops"] == pytest.approx(heal + pilots + 2 * evaluation)
+    pilot = next(run for run in read_study(study_folder).runs if run.coordinates.pilot)
+    counted = pilot.record.cost.model_copy(update={"training_tokens": pilot.record.model.healing_tokens, "flops": 5e15})
+    total = pilot.model_copy(update={"record": pilot.record.model_copy(update={"cost": counted})})
+    assert computed(total) == 5e15, "a study's own runner has added the training to the record"
 
 
 def test_the_matched_control_heals_longer_and_does_not_compete(paper):

@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError
 
 from regrow.errors import ModelError
 from regrow.records.faults import first_fault
-from regrow.records.results import Frozen, LayerScores, Provenance
+from regrow.records.results import Cost, Frozen, LayerScores, Provenance
 
 FILE = "regrow.json"
 
@@ -27,11 +27,13 @@ class BridgeFacts(Frozen):
 
 
 class Step(Frozen):
-    """One command's work on the checkpoint, with the options and the numbers worth keeping."""
+    """One command's work on the checkpoint, with the options and the numbers worth keeping; ``cost`` is what it used
+    beyond loading and saving (None in records of before)."""
 
     kind: Literal["prune", "repair", "heal", "save"]
     options: dict[str, Any] = Field(default_factory=dict)
     outcome: dict[str, Any] = Field(default_factory=dict)
+    cost: Cost | None = None
     provenance: Provenance
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from regrow.records.results import Frozen, LayerScores, Provenance
+from regrow.records.results import Cost, Frozen, LayerScores, Provenance
 
 
 class Ranking(Frozen):
-    """What each criterion would remove from one model. ``answers`` share blocks, count and protection."""
+    """What each criterion would remove from one model. ``answers`` share blocks, count and protection; ``cost`` is that
+    of finding all of them (None in records of before)."""
 
     schema_version: int = 1
     model: str = ""
@@ -16,6 +17,7 @@ class Ranking(Frozen):
     calibration_fingerprint: str = ""
     answers: tuple[LayerScores, ...]
     warnings: tuple[str, ...] = ()
+    cost: Cost | None = None
     provenance: Provenance | None = None
 
     def jaccard(self) -> list[list[float]]:

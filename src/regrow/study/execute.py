@@ -17,7 +17,6 @@ from regrow.heal.processes import device_of_process
 from regrow.models.identity import model_identity
 from regrow.models.load import load_model
 from regrow.models.save import CardWriter
-from regrow.planning.cost import TRAIN_FLOPS
 from regrow.planning.pilots import MIXTURE
 from regrow.planning.registry import rule_named
 from regrow.planning.rule import Design, Evidence
@@ -37,7 +36,7 @@ from regrow.study.lease import LeaseWatch, lease
 from regrow.study.meter import Meter
 from regrow.study.stages.evaluate import evaluate
 from regrow.study.stages.heal import heal
-from regrow.study.stages.pools import pools_of
+from regrow.study.stages.pools import pools_cost, pools_of
 from regrow.study.stages.prune import prune
 from regrow.study.stages.repair import repair
 
@@ -77,6 +76,11 @@ def train_step(study: Path, step_id: str, *, watch: Watcher, card: CardWriter | 
     work = _Work(folder, folder.step(step_id), folder.spec(), watch, card, Meter())
     work.check_model()
     work.train()
+
+
+def _cost_of(facts: CheckpointFacts) -> Cost:
+    """Return what the last step of a checkpoint used, which is what made it."""
+    return facts.steps[-1].cost or Cost()
 
 
 class _Place(TypedDict):
@@ -122,11 +126,11 @@ class _Work:
             owned=True,
             only=self.step.request["pools"],
         )
-        return self.meter.cost()
+        return self.meter.cost(pools_cost(self._pools(self.step.id), self.step.request["pools"]))
 
     def prune(self) -> Cost:
         pools = self.step.parents.get("pools")
-        prune(
+        facts = prune(
             self.family.model,
             PruneSpec(**self.step.request["prune"]),
             self._checkpoint(self.step.id),
@@ -136,11 +140,11 @@ class _Work:
             card=self.card,
             **self.place,
         )
-        return self.meter.cost()
+        return self.meter.cost(_cost_of(facts))
 
     def repair(self) -> Cost:
         pools = self.step.parents["pools"]
-        repair(
+        facts = repair(
             str(self._checkpoint(self.step.parents["checkpoint"])),
             RepairSpec(**self.step.request["repair"]),
             self._checkpoint(self.step.id),
@@ -151,12 +155,12 @@ class _Work:
             card=self.card,
             **self.place,
         )
-        return self.meter.cost()
+        return self.meter.cost(_cost_of(facts))
 
     def evaluate(self) -> Cost:
         checkpoint = self.step.parents.get("checkpoint")
         source = self.family.model if checkpoint is None else str(self._checkpoint(checkpoint))
-        return self.meter.cost(of=self._measured(source, {}))
+        return self.meter.cost(self._measured(source, {}))
 
     def heal(self) -> Cost:
         tokens_by_pool, scope = self._mixture()
@@ -166,13 +170,12 @@ class _Work:
             facts = train_with_torchrun(self.folder.path, self.step.id, healed, processes=count)
         else:
             facts = self.train()
-        trained = facts.healing_tokens
         measured = self._measured(str(healed), {"scope": scope, "mixture": tokens_by_pool})
+        if measured.training_tokens:  # a worker that died before it could say so had added it up
+            return measured
+        cost = self.meter.cost(_cost_of(facts), measured)
         record, items = read_evaluation(self._run())
-        flops = float(TRAIN_FLOPS * trained * record.model.parameters)
-        cost = self.meter.cost(training_tokens=trained, of=measured, flops=flops)
-        if record.cost.training_tokens != trained:
-            RunFolder(self._run()).write_evaluation(record.model_copy(update={"cost": cost}), items)
+        RunFolder(self._run()).write_evaluation(record.model_copy(update={"cost": cost}), items)
         return cost
 
     def train(self) -> CheckpointFacts:

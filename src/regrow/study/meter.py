@@ -16,17 +16,17 @@ class Meter:
         self._wall = time.monotonic()
         self._cpu = _cpu_seconds()
 
-    def cost(self, *, training_tokens: int = 0, of: Cost | None = None, flops: float = 0.0) -> Cost:
-        """Return the cost so far; tokens and FLOPs of an evaluation in it are taken from ``of``."""
-        part = of or Cost(flops=0.0)
+    def cost(self, *parts: Cost) -> Cost:
+        """Return the cost so far: time and memory as measured here, tokens and FLOPs summed over the ``parts`` that the
+        work consisted of (NaN when one of them is)."""
         return Cost(
             wall_seconds=time.monotonic() - self._wall,
             cpu_seconds=_cpu_seconds() - self._cpu,
-            training_tokens=training_tokens,
-            prompt_tokens=part.prompt_tokens,
-            generated_tokens=part.generated_tokens,
-            flops=flops + part.flops,
-            peak_memory_bytes=max(_peak_bytes(), part.peak_memory_bytes),
+            training_tokens=sum(part.training_tokens for part in parts),
+            prompt_tokens=sum(part.prompt_tokens for part in parts),
+            generated_tokens=sum(part.generated_tokens for part in parts),
+            flops=float(sum(part.flops for part in parts)),
+            peak_memory_bytes=max([peak_bytes(), *(part.peak_memory_bytes for part in parts)]),
         )
 
 
@@ -35,7 +35,8 @@ def _cpu_seconds() -> float:
     return used.user + used.system + used.children_user + used.children_system
 
 
-def _peak_bytes() -> int:
+def peak_bytes() -> int:
+    """Return the largest resident memory of this process and of its children so far, 0 where it is not told."""
     try:
         import resource
     except ImportError:

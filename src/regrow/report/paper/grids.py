@@ -175,6 +175,8 @@ def result_grid(paper: Paper) -> Grid:
                     _pilot_cell(row),
                     Text(tokens(row["paid_tokens"])),
                     Text(count(row["evaluated_tokens"]) if row["evaluated_tokens"] else "0", runs=row["pilot_runs"]),
+                    Text(flops(row["heal_flops"]), runs=row["runs"]),
+                    Text(flops(row["planning_flops"]), runs=row["pilot_runs"]),
                 ),
                 first=row["family"] != last,
             )
@@ -192,6 +194,8 @@ def result_grid(paper: Paper) -> Grid:
         Head("Pilots", group="Training tokens"),
         Head("Paid", group="Training tokens"),
         Head("Generated to score pilots"),
+        Head("Of the heal", group="FLOPs, evaluations included"),
+        Head("Of its pilots", group="FLOPs, evaluations included"),
     )
     caption = (
         f"Rules at {tokens(paper.budget)} healing tokens. Bold: the best rule of a family at that budget, ties as "
@@ -337,6 +341,13 @@ def tokens(value: float) -> str:
     """Return a number of tokens, exact where that is short (1M, 4.48M), else rounded."""
     exact = show_tokens(value)
     return exact if len(exact) <= 6 else count(value)
+
+
+def flops(value: float) -> str:
+    """Return a number of FLOPs as "1.2e15"; "0" for none, a dash when undefined."""
+    if not math.isfinite(value):
+        return DASH
+    return f"{value:.1e}".replace("e+", "e") if value else "0"
 
 
 def _retention(row: Mapping[str, Any] | None, *, unpruned: bool) -> Text:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import polars
 
+from regrow.planning.cost import TRAIN_FLOPS
 from regrow.planning.registry import RULES, canonical
 from regrow.planning.rule import Design
 from regrow.records.study_runs import StudyRun
@@ -26,8 +27,11 @@ class Result(NamedTuple):
     which heals longer, does not compete (``fixed`` False).
 
     ``budget`` is what the heal was given, ``healed_tokens`` what it trained on (mean over seeds, 0 where not recorded),
-    ``pilot_tokens`` what the rule's pilots trained on before, ``paid_tokens`` budget and pilots. ``evaluated_tokens``,
-    ``evaluation_flops`` and ``evaluation_seconds`` are the cost of scoring the pilots and the two models before them.
+    ``pilot_tokens`` what the rule's pilots trained on before, ``paid_tokens`` budget and pilots. ``evaluated_tokens``
+    were generated to score the pilots and the two models before them; ``planning_flops`` and ``planning_seconds`` are
+    those evaluations and the training of the pilots; ``heal_flops`` the heal and its own evaluation (mean over seeds);
+    ``paid_flops`` both. NaN where a record does not know its own. The healing pools serve every rule and are charged to
+    none.
     """
 
     family: str
@@ -41,8 +45,10 @@ class Result(NamedTuple):
     pilot_tokens: int
     paid_tokens: int
     evaluated_tokens: int
-    evaluation_flops: float
-    evaluation_seconds: float
+    planning_flops: float
+    planning_seconds: float
+    heal_flops: float
+    paid_flops: float
     seeds: int
     capped_mean: float
     capped_mean_sd: float
@@ -117,10 +123,20 @@ def _reads_dev(rule: str) -> bool:
     return name in RULES and RULES.get(name).needs(Design()).evaluations > 0
 
 
+def computed(run: StudyRun) -> float:
+    """Return the FLOPs of a run: of its evaluation and of the training before it. A record that counts no training
+    tokens (`regrow eval` measured a checkpoint that was healed elsewhere) says nothing of the training, which is then
+    6 per weight and token."""
+    cost, model = run.record.cost, run.record.model
+    trained = 0 if cost.training_tokens else model.healing_tokens
+    return cost.flops + float(TRAIN_FLOPS * trained * model.parameters)
+
+
 def _row(family: Family, method: Method, among: Sequence[Method], budget: int, *, fixed: bool) -> Result:
     pilots = pilots_of_rule(family, method.rule) if fixed else []
     pilot_tokens = sum(run.coordinates.budget for run in pilots)
     scored = [*pilots, *(family.dev if fixed and _reads_dev(method.rule) else ())]
+    planning, healing = sum(map(computed, scored)), sum(map(computed, method.runs)) / method.seeds
     capped_sd, worst_sd = seed_spread(family, method)
     name = method_name(method, among) if fixed else rule_name(MATCHED)
     return Result(
@@ -135,8 +151,10 @@ def _row(family: Family, method: Method, among: Sequence[Method], budget: int, *
         pilot_tokens,
         method.budget + pilot_tokens,
         sum(run.record.cost.generated_tokens for run in scored),
-        float(sum(run.record.cost.flops for run in scored)) if scored else 0.0,
-        float(sum(run.record.cost.wall_seconds for run in scored)) if scored else 0.0,
+        float(planning),
+        float(sum(run.record.cost.wall_seconds for run in scored)),
+        healing,
+        planning + healing,
         method.seeds,
         family.capped(method),
         capped_sd,

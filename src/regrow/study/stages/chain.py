@@ -15,7 +15,7 @@ from regrow.protocols import Watcher
 from regrow.records.atomic import refuse_used
 from regrow.records.checkpoint import CheckpointFacts, Step, read_facts
 from regrow.records.fingerprint import file_sha256
-from regrow.records.results import ItemScore, RunRecord, provenance
+from regrow.records.results import Cost, ItemScore, RunRecord, provenance
 from regrow.records.store import RunFolder, differences, read_evaluation
 
 
@@ -37,9 +37,11 @@ def note_chat_format(loaded: LoadedModel, watch: Watcher) -> None:
         watch.note("note: the tokenizer has no chat template; prompts use '### User:' and '### Assistant:' headings")
 
 
-def step(kind: Any, options: dict[str, Any], outcome: dict[str, Any], *, seed: int | None = None) -> Step:
+def step(
+    kind: Any, options: dict[str, Any], outcome: dict[str, Any], *, seed: int | None = None, cost: Cost | None = None
+) -> Step:
     """Return the record of a command's work on a checkpoint."""
-    return Step(kind=kind, options=options, outcome=outcome, provenance=provenance(options, seed=seed))
+    return Step(kind=kind, options=options, outcome=outcome, cost=cost, provenance=provenance(options, seed=seed))
 
 
 def done_before(output: Path, kind: str, options: dict[str, Any]) -> CheckpointFacts | None:

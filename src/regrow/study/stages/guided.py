@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from regrow.capabilities.evaluate import chosen_items
 from regrow.capabilities.suites import suite
 from regrow.capabilities.teacher import build_pool
@@ -13,6 +15,7 @@ from regrow.protocols import Capability, Watcher
 from regrow.records.results import LayerScores
 from regrow.records.specs import PruneSpec
 from regrow.seeding import stream
+from regrow.study.stages.answer_tally import AnswerTally
 
 GUIDING_ITEMS = 24
 """Dev items answered for a guided choice: each right answer is read about n N/2 times."""
@@ -27,18 +30,30 @@ def guiding_capability(name: str, suite_name: str = "mini") -> Capability:
     return capability
 
 
-def right_answers(loaded: LoadedModel, capability: Capability, items: int, seed: int, watch: Watcher) -> Examples:
-    """Return (prompt ids, answer ids) of the dev items that the model answers right. DataError when there are none."""
+@dataclass(frozen=True)
+class RightAnswers:
+    """(prompt ids, answer ids) of each dev item answered right, and the tokens read and written for all that were
+    asked."""
+
+    examples: Examples
+    prompt_tokens: int
+    generated_tokens: int
+
+
+def right_answers(loaded: LoadedModel, capability: Capability, items: int, seed: int, watch: Watcher) -> RightAnswers:
+    """Return what the model answers right of the dev items drawn. DataError when that is nothing."""
     shown = capability.name.replace("_", " ")
     watch.begin(f"answering dev items of {shown}")
-    pool = build_pool(loaded, capability, chosen_items(capability, "dev", items, seed), watch=watch)
+    tally = AnswerTally()
+    pool = build_pool(loaded, capability, chosen_items(capability, "dev", items, seed), watch=watch, journal=tally)
     watch.end(f"{len(pool.examples)} right answers")
     if not pool.examples:
         raise DataError(
             f"the model answers none of {items} dev items of '{capability.name}' right",
             hint="choose another capability with --for, or more items with --for-items",
         )
-    return [(entry.prompt_ids, entry.response_ids) for entry in pool.examples]
+    examples = [(entry.prompt_ids, entry.response_ids) for entry in pool.examples]
+    return RightAnswers(examples, tally.prompt_tokens, tally.generated_tokens)
 
 
 def least_hurting(

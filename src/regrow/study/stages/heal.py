@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -19,13 +20,17 @@ from regrow.heal.plan import HealPlan
 from regrow.heal.predict import Prediction, predict
 from regrow.heal.processes import current
 from regrow.heal.validate import validate
+from regrow.models.families import parameter_count
 from regrow.models.identity import model_identity
 from regrow.models.load import LoadedModel, load_model
 from regrow.models.save import CardWriter, save_checkpoint
+from regrow.planning.cost import READ_FLOPS, TRAIN_FLOPS
 from regrow.protocols import Watcher
 from regrow.records.checkpoint import CheckpointFacts
+from regrow.records.results import Cost
 from regrow.records.specs import HealSpec
 from regrow.records.store import RunFolder
+from regrow.study.meter import peak_bytes
 from regrow.study.stages.chain import (
     checkpoint_facts,
     done_before,
@@ -111,8 +116,19 @@ def heal(
     loaded = load_model(pruned, dtype=dtype, device=device)
     watch.end()
     note_chat_format(loaded, watch)
+    cpu = time.process_time()
     with RunFolder(state).claimed("healing", asked) if processes.first else nullcontext():
         result = train(loaded, pools, spec, state, watch=watch, unpruned=teacher, log_to=log_to)
+    flops = float(TRAIN_FLOPS * result.tokens * parameter_count(loaded.model))
+    if objective_of(spec.loss).needs_unpruned:
+        flops += float(READ_FLOPS * result.tokens * parameter_count(teacher().model))
+    cost = Cost(
+        wall_seconds=result.wall_seconds,
+        cpu_seconds=time.process_time() - cpu,
+        training_tokens=result.tokens,
+        flops=flops,
+        peak_memory_bytes=peak_bytes(),
+    )
     teacher.forget()
     if processes.first:
         watch.begin(f"saving to {output} and comparing the reloaded checkpoint")
@@ -120,7 +136,7 @@ def heal(
         facts = before.model_copy(
             update={
                 "healing_tokens": before.healing_tokens + result.tokens,
-                "steps": (*before.steps, step("heal", options, result.outcome, seed=spec.seed)),
+                "steps": (*before.steps, step("heal", options, result.outcome, seed=spec.seed, cost=cost)),
             }
         )
         beside = {ADAPTER: result.adapter_folder, LOG: result.log_file}

@@ -6,17 +6,27 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from regrow.capabilities.answer_journal import AnswerJournal
+from pydantic import ValidationError
+
+from regrow.capabilities.cost_meter import CostMeter
 from regrow.capabilities.pool_prompts import PoolPrompts
 from regrow.capabilities.suites import healing_suite
 from regrow.capabilities.teacher import build_pool
 from regrow.data.pools import Pool, load_pool, save_pool
 from regrow.errors import DataError, StudyError
 from regrow.models.cache import cache_folder
+from regrow.models.families import parameter_count
 from regrow.models.load import LoadedModel
+from regrow.planning.cost import READ_FLOPS
 from regrow.protocols import Capability, Watcher
-from regrow.records.atomic import disk_error
+from regrow.records.atomic import disk_error, write_json
+from regrow.records.faults import first_fault
 from regrow.records.fingerprint import fingerprint
+from regrow.records.results import Cost
+from regrow.study.stages.answer_tally import AnswerTally
+
+_COST = ".{name}.cost.json"
+"""Beside a pool: what answering its prompts took."""
 
 
 def pools_of(
@@ -81,14 +91,21 @@ def pools_of(
             continue
         shown = name.replace("_", " ")
         watch.begin(f"{source} answers healing prompts: {shown}", None, "prompts")
-        with AnswerJournal(place / f".{name}.answers.jsonl", weights_sha256) as journal:
+        journal = AnswerTally(place / f".{name}.answers.jsonl", weights_sha256)
+        with journal:
             if len(journal):
                 watch.note(f"{len(journal)} prompts were already answered; the rest follows")
-            pool = build_pool(
-                teacher(), capability, items, name=name, max_examples=examples, watch=watch, journal=journal
-            )
+            model = teacher().model
+            with CostMeter(model) as meter:
+                pool = build_pool(
+                    teacher(), capability, items, name=name, max_examples=examples, watch=watch, journal=journal
+                )
+                cost = meter.cost(prompt_tokens=journal.prompt_tokens, generated_tokens=journal.generated_tokens)
+            before = float(READ_FLOPS * journal.found_tokens * parameter_count(model))
+            cost = cost.model_copy(update={"flops": cost.flops + before})
         pool = replace(pool, teacher=source, teacher_weights_sha256=weights_sha256, asked=examples)
         try:
+            write_json(place / _COST.format(name=name), cost.model_dump(mode="json"))
             save_pool(_with_origin(pool, capability), place / name)
             journal.remove()
         except StudyError as error:
@@ -105,6 +122,30 @@ def pools_of(
         watch.end(f"{len(pool.examples)} kept, {sum(pool.dropped.values())} dropped")
         found[name] = _with_origin(pool, capability)
     return {name: found[name] for name in prompts}
+
+
+def pools_cost(place: Path, names: Sequence[str]) -> Cost:
+    """Return what answering the prompts of the pools in ``place`` took; pools made by hand or elsewhere took nothing
+    here. Its tokens are of all answers, kept or dropped."""
+    parts = []
+    for name in names:
+        try:
+            parts.append(Cost.model_validate_json((place / _COST.format(name=name)).read_bytes()))
+        except FileNotFoundError:
+            continue
+        except (ValidationError, OSError) as error:
+            raise DataError(
+                f"'{place / _COST.format(name=name)}' cannot be read ({first_fault(error)})",
+                hint="delete the file: the cost of this pool is then counted as 0",
+            ) from error
+    return Cost(
+        wall_seconds=sum(part.wall_seconds for part in parts),
+        cpu_seconds=sum(part.cpu_seconds for part in parts),
+        prompt_tokens=sum(part.prompt_tokens for part in parts),
+        generated_tokens=sum(part.generated_tokens for part in parts),
+        flops=float(sum(part.flops for part in parts)),
+        peak_memory_bytes=max((part.peak_memory_bytes for part in parts), default=0),
+    )
 
 
 def _with_origin(pool: Pool, capability: Capability) -> Pool:

@@ -16,11 +16,12 @@ from regrow.models.load import LoadedModel, block_count, load_model
 from regrow.models.save import CardWriter, save_checkpoint
 from regrow.protocols import Watcher
 from regrow.records.checkpoint import CheckpointFacts
-from regrow.records.results import LayerScores
+from regrow.records.results import Cost, LayerScores
 from regrow.records.specs import PruneSpec
 from regrow.study.stages.calibration import calibration_content, calibration_of
 from regrow.study.stages.chain import done_before, facts_before, saved_or_found, step
 from regrow.study.stages.guided import GUIDING_ITEMS, guiding_capability, least_hurting, right_answers
+from regrow.study.stages.work_meter import WorkMeter
 from regrow.surgery import check_blocks, remove_blocks
 
 
@@ -74,6 +75,7 @@ def prune(
             hint="prune the unrepaired checkpoint, then repair the result",
         )
     scores: LayerScores | None = None
+    cost = Cost(flops=0.0)  # blocks that are named are found without work
     if spec.blocks is not None:
         removed = tuple(sorted(check_blocks(spec.blocks, count)))
         if not removed:
@@ -82,12 +84,15 @@ def prune(
         assert spec.remove is not None
         remove = removal_count(spec.remove, count)
         guide = guided_by(spec.criterion)
-        if guide is not None:
-            capability = guiding_capability(guide)
-            examples = right_answers(loaded, capability, guiding_items, spec.seed, watch)
-            scores = least_hurting(loaded, capability, examples, spec, remove, watch)
-        else:
-            scores = _choose(loaded, spec, remove, reads_text, watch, pools_folder, only_pools)
+        with WorkMeter(loaded.model) as meter:
+            if guide is not None:
+                capability = guiding_capability(guide)
+                answers = right_answers(loaded, capability, guiding_items, spec.seed, watch)
+                scores = least_hurting(loaded, capability, answers.examples, spec, remove, watch)
+                cost = meter.cost(prompt_tokens=answers.prompt_tokens, generated_tokens=answers.generated_tokens)
+            else:
+                scores, read = _choose(loaded, spec, remove, reads_text, watch, pools_folder, only_pools)
+                cost = meter.cost(prompt_tokens=read)
         if reads_text:  # pools that were not there before are now
             options["calibration_sha256"] = calibration_content(spec, pools_folder=pools_folder, only_pools=only_pools)
         removed = scores.removed
@@ -100,7 +105,10 @@ def prune(
         update={
             "removed_blocks": _in_unpruned_terms(before, removed),
             "scores": scores,
-            "steps": (*before.steps, step("prune", options, {"removed_blocks": list(removed)}, seed=spec.seed)),
+            "steps": (
+                *before.steps,
+                step("prune", options, {"removed_blocks": list(removed)}, seed=spec.seed, cost=cost),
+            ),
         }
     )
     return saved_or_found(lambda: save_checkpoint(loaded, output, facts, card=card), output, "prune", options, watch)
@@ -129,7 +137,8 @@ def _choose(
     watch: Watcher,
     pools_folder: Path | None,
     only_pools: Sequence[str] | None,
-) -> LayerScores:
+) -> tuple[LayerScores, int]:
+    """Return the answer of the criterion, and how many tokens of text it read."""
     calibration = None
     if reads_text:
         calibration = calibration_of(spec, loaded, watch=watch, pools_folder=pools_folder, only_pools=only_pools)
@@ -146,7 +155,7 @@ def _choose(
         seed=spec.seed,
     )
     watch.end("removes " + ", ".join(map(str, scores.removed)))
-    return scores
+    return scores, calibration.tokens if calibration is not None else 0
 
 
 def _in_unpruned_terms(before: CheckpointFacts, removed: tuple[int, ...]) -> tuple[int, ...]:

@@ -22,6 +22,7 @@ from regrow.records.similarity import SimilarityRecord
 from regrow.records.specs import PruneSpec
 from regrow.study.stages.calibration import calibration_of, shared_with_evaluation
 from regrow.study.stages.guided import GUIDING_ITEMS, guiding_capability, least_hurting, most_passes, right_answers
+from regrow.study.stages.work_meter import WorkMeter
 
 ALONE = "block-influence"
 SEARCHING = ("perplexity", "greedy-perplexity")
@@ -57,29 +58,37 @@ def rank_blocks(
     watch.end(f"{count} blocks")
     remove = removal_count(spec.remove if spec.remove is not None else 2, count)
     criteria, warnings = _able(criteria, count, remove, spec, leave_out)
-    guides = [
-        (capability, right_answers(loaded, capability, guiding_items, spec.seed, watch)) for capability in guiding
-    ]
-    reading = [name for name in criteria if needs_text(name)]
-    calibration = None
-    if reading:
-        asking = spec.model_copy(update={"criterion": reading[0]})
-        calibration = calibration_of(asking, loaded, watch=watch, pools_folder=pools_folder, warn=False)
-        warnings += shared_with_evaluation(calibration, loaded)
-    record = None
-    readers = [name for name in criteria if reads_similarity(name)]
-    if readers and calibration is not None:
-        watch.begin(f"reading {calibration.tokens:,} tokens of '{calibration.name}'", calibration.tokens, "tokens")
-        record = kept_similarity(
-            loaded.model,
-            calibration,
-            records_folder or cache_folder("similarity"),
-            neighbours_only=set(readers) == {ALONE},
-            on_progress=watch.advance,
+    with WorkMeter(loaded.model) as meter:
+        guides = [
+            (capability, right_answers(loaded, capability, guiding_items, spec.seed, watch)) for capability in guiding
+        ]
+        reading = [name for name in criteria if needs_text(name)]
+        calibration = None
+        if reading:
+            asking = spec.model_copy(update={"criterion": reading[0]})
+            calibration = calibration_of(asking, loaded, watch=watch, pools_folder=pools_folder, warn=False)
+            warnings += shared_with_evaluation(calibration, loaded)
+        record = None
+        readers = [name for name in criteria if reads_similarity(name)]
+        if readers and calibration is not None:
+            watch.begin(f"reading {calibration.tokens:,} tokens of '{calibration.name}'", calibration.tokens, "tokens")
+            record = kept_similarity(
+                loaded.model,
+                calibration,
+                records_folder or cache_folder("similarity"),
+                neighbours_only=set(readers) == {ALONE},
+                on_progress=watch.advance,
+            )
+            watch.end()
+        answers = _answers(loaded, criteria, calibration, record, spec, remove, watch)
+        answers += [
+            least_hurting(loaded, capability, right.examples, spec, remove, watch) for capability, right in guides
+        ]
+        cost = meter.cost(
+            prompt_tokens=(calibration.tokens if calibration is not None else 0)
+            + sum(right.prompt_tokens for _, right in guides),
+            generated_tokens=sum(right.generated_tokens for _, right in guides),
         )
-        watch.end()
-    answers = _answers(loaded, criteria, calibration, record, spec, remove, watch)
-    answers += [least_hurting(loaded, capability, examples, spec, remove, watch) for capability, examples in guides]
     found = Ranking(
         model=source,
         blocks=count,
@@ -88,6 +97,7 @@ def rank_blocks(
         calibration_fingerprint=calibration.fingerprint if calibration is not None else "",
         answers=tuple(answers),
         warnings=tuple(warnings),
+        cost=cost,
         provenance=provenance(
             {
                 "protect": list(spec.protect),

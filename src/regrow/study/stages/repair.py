@@ -16,6 +16,7 @@ from regrow.models.save import CardWriter, save_checkpoint
 from regrow.protocols import Watcher
 from regrow.records.checkpoint import CheckpointFacts, read_facts
 from regrow.records.repairs import RepairRow, RepairTable
+from regrow.records.results import Cost
 from regrow.records.specs import RepairSpec
 from regrow.repair.asked import Asked
 from regrow.repair.fit import RepairResult, fit_possible
@@ -23,6 +24,7 @@ from regrow.repair.registry import REPAIRS
 from regrow.study.stages.calibration import calibration_content, calibration_of
 from regrow.study.stages.chain import checkpoint_facts, done_before, facts_before, step, unpruned_model
 from regrow.study.stages.text_checks import fitting_chunks
+from regrow.study.stages.work_meter import WorkMeter
 
 
 @dataclass(frozen=True)
@@ -119,15 +121,17 @@ def repair_all(
         # Pools may be there only now.
         content = calibration_content(asked.specs[0], pools_folder=pools_folder, only_pools=only_pools)
         _refuse_nothing_held_out(calibration)
-        results, table = fit_possible(
-            original,
-            loaded,
-            calibration,
-            list(missing.values()),
-            labels=list(missing),
-            watch=watch,
-            strict=not asked.lenient,
-        )
+        with WorkMeter(original.model, loaded.model) as meter:
+            results, table = fit_possible(
+                original,
+                loaded,
+                calibration,
+                list(missing.values()),
+                labels=list(missing),
+                watch=watch,
+                strict=not asked.lenient,
+            )
+            cost = meter.cost(prompt_tokens=calibration.tokens)  # of all together: they share their passes
         for label, result in zip(missing, results, strict=True):
             if isinstance(result, RegrowError):
                 refused[label] = str(result)
@@ -135,7 +139,7 @@ def repair_all(
             rows[label] = result.row
             if label in places:
                 done = {**options[label], "calibration_sha256": content}
-                saved[label] = _save(loaded, result, places[label], done, watch=watch, card=card)
+                saved[label] = _save(loaded, result, places[label], done, cost, watch=watch, card=card)
     ordered = tuple(rows[label] for label in asked.labels if label in rows)
     if table is None:
         table = RepairTable(
@@ -214,13 +218,14 @@ def _save(
     result: RepairResult,
     place: Path,
     options: Mapping[str, Any],
+    cost: Cost,
     *,
     watch: Watcher,
     card: CardWriter | None,
 ) -> CheckpointFacts:
     watch.begin(f"saving to {place} and comparing the reloaded checkpoint")
     before = facts_before(loaded)
-    done = step("repair", dict(options), result.outcome, seed=options["seed"])
+    done = step("repair", dict(options), result.outcome, seed=options["seed"], cost=cost)
     facts = before.model_copy(
         update={
             "bridges": result.bridges,
