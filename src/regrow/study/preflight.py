@@ -17,6 +17,7 @@ from regrow.records.results import Frozen
 from regrow.records.specs import PruneSpec
 from regrow.records.study_spec import FamilySpec, StudySpec
 from regrow.study.design import capabilities_of, planning_design, steps_of
+from regrow.study.engines.reach import ray_address, ray_nodes, slurm_partitions
 from regrow.study.folder import StudyFolder
 
 _TRAINING_BYTES_PER_WEIGHT = 6.0
@@ -181,9 +182,13 @@ def _engine(spec: StudySpec) -> str:
             f"the {spec.engine.name} engine needs the package '{package}'",
             hint=f"pip install 'regrow[{spec.engine.name}]'",
         )
-    if spec.engine.name == "slurm" and spec.engine.cluster == "slurm" and shutil.which("sbatch") is None:
-        raise ConfigError("there is no `sbatch` here", hint="run where slurm is, or set engine.cluster: local")
-    return f"{spec.engine.name}, {spec.engine.workers} at once"
+    more = ""
+    if spec.engine.name == "slurm" and spec.engine.cluster == "slurm":
+        more = f", {slurm_partitions(spec.engine.partition)}"
+    address = ray_address(spec.engine.address) if spec.engine.name == "ray" else None
+    if address is not None:
+        more = f", {ray_nodes(address)} nodes at '{address}'"
+    return f"{spec.engine.name}, {spec.engine.workers} at once{more}"
 
 
 def _folder(spec: StudySpec, output: Path) -> str:

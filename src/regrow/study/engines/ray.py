@@ -8,6 +8,7 @@ from typing import Any
 from regrow.errors import ConfigError, StudyError
 from regrow.records.study_spec import EngineSpec
 from regrow.study.engines.engine import How, Outcome, how_it_failed
+from regrow.study.engines.reach import ray_address, ray_nodes
 from regrow.study.worker import run_step_by_name
 
 
@@ -27,19 +28,22 @@ class RayEngine:
         self.slots = spec.workers
         self._mine = not ray.is_initialized()
         threads = spec.threads or 1
+        address = ray_address(spec.address)
         if self._mine:
+            if address is not None:
+                ray_nodes(address)
             try:
                 local = {"num_cpus": spec.workers * threads, "include_dashboard": False}
                 ray.init(
-                    address=spec.address,
+                    address=address,
                     log_to_driver=False,
                     configure_logging=False,
-                    **({} if spec.address else local),
+                    **({} if address else local),
                 )
             except (ConnectionError, RuntimeError, OSError, ValueError) as error:
                 raise StudyError(
-                    f"no ray cluster answers at '{spec.address}' ({str(error).splitlines()[0]})",
-                    hint="check the address, or leave it out to use this machine",
+                    f"ray cannot be used {f'at {address!r}' if address else 'here'} ({str(error).splitlines()[0]})",
+                    hint="check engine.address, leave it out to use this machine, or use engine: subprocess",
                 ) from error
         options: dict[str, Any] = {"num_cpus": threads, "max_retries": 0}
         if spec.gpus_per_run:
