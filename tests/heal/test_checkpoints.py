@@ -5,22 +5,23 @@ from __future__ import annotations
 import json
 import os
 import random
-import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from itertools import islice
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from regrow.errors import StudyError
 from regrow.heal.checkpoint import FOLDER, Progress, restore_state, save_state
 from regrow.heal.loop import heal
+from tests.forked import forked, pipe
 from tests.heal.samples import sample_model, sample_pools, sample_spec
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def small_state(value: float) -> tuple[dict[str, torch.nn.Parameter], torch.optim.Optimizer]:
@@ -131,79 +132,82 @@ def test_a_damaged_last_checkpoint_costs_time_but_changes_nothing(tmp_path: Path
         assert torch.equal(weight, loaded.model.get_parameter(name))
 
 
-FULL_DISK = """
-import resource, sys
-from pathlib import Path
-from regrow.errors import StudyError
-from regrow.heal.loop import heal
-from tests.heal.samples import sample_model, sample_pools, sample_spec
-def fill(update, *_):
-    if update == 3:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-try:
-    spec = sample_spec(checkpoint_every_seconds=1e-9)
-    heal(sample_model(), sample_pools(), spec, Path(sys.argv[1]), on_progress=fill)
-except StudyError as error:
-    print(error, "|", error.hint)
-    sys.exit(2)
-"""
+def heal_on_a_full_disk(folder: Path, said: Any) -> None:
+    import resource
+
+    def fill(update: int, *_: Any) -> None:
+        if update == 3:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+
+    try:
+        heal(sample_model(), sample_pools(), sample_spec(checkpoint_every_seconds=1e-9), folder, on_progress=fill)
+    except StudyError as error:
+        said.send(str(error))
+        sys.exit(2)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs a limit on file sizes")
 def test_a_full_disk_leaves_the_old_checkpoint_whole(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", FULL_DISK, str(tmp_path / "run")], cwd=ROOT, capture_output=True, text=True
-    )
-    assert done.returncode == 2, done.stderr
-    assert "cannot write" in done.stdout
+    said, saying = pipe()
+    process = forked(heal_on_a_full_disk, tmp_path / "run", saying)
+    saying.close()
+    assert "cannot write" in said.recv()
+    process.join()
+    assert process.exitcode == 2
     names = sorted(path.name for path in (tmp_path / "run" / FOLDER).iterdir())
     assert names == ["update-000001", "update-000002"]
     assert heal(sample_model(), sample_pools(), sample_spec(), tmp_path / "run").resumed_at == 2
 
 
-KILLED = """
-import sys, torch
-from pathlib import Path
-from safetensors.torch import save_file
-from regrow.heal.loop import heal
-from tests.heal.samples import sample_model, sample_pools, sample_spec
-torch.set_num_threads(1)
-loaded = sample_model()
-result = heal(loaded, sample_pools(), sample_spec(tokens=12_000, checkpoint_every_seconds=1e-9), Path(sys.argv[1]),
-              on_progress=lambda update, *_: print(update, flush=True))
-save_file({name: weight.detach().contiguous() for name, weight in loaded.model.named_parameters()}, sys.argv[2])
-print("tokens", result.tokens)
-"""
+def heal_and_tell(folder: Path, weights: Path, told: Any) -> None:
+    """Heal to the end, telling the number of each update, then the tokens of the whole run."""
+    torch.set_num_threads(1)
+    loaded = sample_model()
+    spec = sample_spec(tokens=12_000, checkpoint_every_seconds=1e-9)
+    result = heal(loaded, sample_pools(), spec, folder, on_progress=lambda update, *_: told.send(update))
+    save_file({name: weight.detach().contiguous() for name, weight in loaded.model.named_parameters()}, weights)
+    assert result.tokens >= 12_000
+
+
+def numbers_from(told: Any) -> Iterator[int]:
+    """Yield what is told until the process that tells has gone."""
+    try:
+        while True:
+            yield told.recv()
+    except EOFError:
+        return
 
 
 def test_killed_at_any_moment_it_ends_with_the_same_bits(tmp_path: Path) -> None:
-    def start(name: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-c", KILLED, str(tmp_path / name), str(tmp_path / f"{name}.safetensors")]
-        return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    def start(name: str) -> tuple[BaseProcess, Iterator[int]]:
+        told, telling = pipe()
+        process = forked(heal_and_tell, tmp_path / name, tmp_path / f"{name}.safetensors", telling)
+        telling.close()
+        return process, numbers_from(told)
 
-    unbroken = start("whole")
-    out, _ = unbroken.communicate()
-    assert unbroken.returncode == 0
-    updates = int(out.split()[-3])
+    unbroken, told = start("whole")
+    updates = list(told)[-1]
+    unbroken.join()
+    assert unbroken.exitcode == 0
     assert updates > 20
     rng = random.Random(time.time_ns())
     kills = 0
     reached = 0
     while kills < 4 and reached < updates - 3:
-        process = start("broken")
-        assert process.stdout is not None
+        process, told = start("broken")
         # A random number of updates into the session, then a random moment within an update or a save.
-        for line, _ in zip(process.stdout, range(rng.randint(1, 6)), strict=False):
-            reached = int(line)
+        reached = max([reached, *islice(told, rng.randint(1, 6))])
         time.sleep(rng.random() * 0.05)
         process.kill()
-        process.communicate()
+        process.join()
         kills += 1
-    last = start("broken")
-    out, _ = last.communicate()
-    assert last.returncode == 0
+    last, told = start("broken")
+    first = next(told)
+    assert [*told][-1] == updates
+    last.join()
+    assert last.exitcode == 0
     assert kills >= 2
-    assert int(out.split()[0]) > 1
+    assert first > 1
     whole, broken = (load_file(tmp_path / f"{name}.safetensors") for name in ("whole", "broken"))
     assert whole.keys() == broken.keys()
     for name, weight in whole.items():

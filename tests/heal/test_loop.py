@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import math
+import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from regrow.models.bridges import AffineBridge, attach_bridge
 from regrow.models.load import LoadedModel
 from regrow.records.checkpoint import CheckpointFacts
 from regrow.seeding import derive_seed
+from tests.forked import forked, pipe
 from tests.heal.samples import sample_model, sample_pools, sample_spec
 
 
@@ -329,33 +331,27 @@ def test_a_padded_run_gives_the_same_weights(tmp_path: Path, monkeypatch: pytest
         assert float((weight - padded.model.get_parameter(name)).abs().max()) < 2e-3
 
 
-PROGRAM = """
-import sys, torch
-from pathlib import Path
-from regrow.heal.loop import heal
-from tests.heal.samples import sample_model, sample_pools, sample_spec
-torch.set_num_threads(1)
-def started(update, *_):
-    print(update, flush=True)
-try:
-    heal(sample_model(), sample_pools(), sample_spec(tokens=60_000), Path(sys.argv[1]), on_progress=started)
-except KeyboardInterrupt:
-    sys.exit(130)
-"""
+def heal_until_interrupted(folder: Path, told: Any) -> None:
+    torch.set_num_threads(1)
+    spec = sample_spec(tokens=60_000)
+    try:
+        heal(sample_model(), sample_pools(), spec, folder, on_progress=lambda update, *_: told.send(update))
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 def test_ctrl_c_saves_and_ends(tmp_path: Path) -> None:
-    root = Path(__file__).resolve().parents[2]
-    process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(tmp_path / "run")], cwd=root, stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    for _ in range(3):
-        process.stdout.readline()
-    process.send_signal(signal.SIGINT)
-    rest = process.stdout.read().split()
-    assert process.wait() == 130
-    last = int(rest[-1]) if rest else 3
+    told, telling = pipe()
+    process = forked(heal_until_interrupted, tmp_path / "run", telling)
+    telling.close()
+    last = [told.recv() for _ in range(3)][-1]
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGINT)
+    with contextlib.suppress(EOFError):
+        while True:
+            last = told.recv()
+    process.join()
+    assert process.exitcode == 130
     assert sorted(path.name for path in (tmp_path / "run" / FOLDER).iterdir())[-1] == f"update-{last:06d}"
 
 
