@@ -1,8 +1,10 @@
-"""A small healing run: `torchrun --nproc-per-node 2 -m tests.heal.distributed_run FOLDER SCOPE TOKENS STOP`."""
+"""A small healing run as one of two processes, each with the variables that torchrun would set."""
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,10 @@ from regrow.heal.processes import together
 from tests.heal.samples import sample_model, sample_pools, sample_spec
 
 
-def main() -> int:
-    folder, scope, tokens, stop = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+def heal_together(variables: Mapping[str, str], folder: Path, scope: str, tokens: int, stop: int) -> None:
+    """Heal, stopped in update ``stop`` (0: never). The first process writes the weights, and what it did, beside
+    ``folder``."""
+    os.environ.update(variables)
     torch.set_num_threads(1)
 
     def told(update: int, *_: Any) -> None:
@@ -29,13 +33,9 @@ def main() -> int:
         try:
             result = heal(loaded, sample_pools(), spec, folder, on_progress=told)
         except KeyboardInterrupt:
-            return 130
+            sys.exit(130)
         if processes.first:
             weights = {name: weight.detach().contiguous().clone() for name, weight in loaded.model.named_parameters()}
-            save_file(weights, folder.with_name(folder.name + ".safetensors"))
-            print("processes", result.processes, "resumed at", result.resumed_at, "tokens", result.tokens)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+            save_file(weights, folder.with_suffix(".safetensors"))
+            done = f"processes {result.processes} resumed at {result.resumed_at} tokens {result.tokens}"
+            folder.with_suffix(".txt").write_text(done)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import socket
 from pathlib import Path
 
 import pytest
@@ -16,15 +15,24 @@ from safetensors.torch import load_file
 from regrow.errors import ConfigError
 from regrow.heal.loop import heal
 from regrow.heal.processes import ALONE, Processes, together
+from tests.forked import forked
+from tests.heal.distributed_run import heal_together
 from tests.heal.samples import sample_model, sample_pools, sample_spec
 
-ROOT = Path(__file__).resolve().parents[2]
 
-
-def start(folder: Path, scope: str, *, stop: int = 0) -> subprocess.CompletedProcess[str]:
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    program = ["-m", "tests.heal.distributed_run", str(folder), scope, "2000", str(stop)]
-    return subprocess.run([*launcher, *program], cwd=ROOT, capture_output=True, text=True)
+def start(folder: Path, scope: str, *, stop: int = 0) -> list[int | None]:
+    """Return the exit codes of two processes that heal together."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    group = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    both = [
+        forked(heal_together, {**group, "RANK": str(rank), "LOCAL_RANK": str(rank)}, folder, scope, 2_000, stop)
+        for rank in range(2)
+    ]
+    for one in both:
+        one.join()
+    return [one.exitcode for one in both]
 
 
 @pytest.mark.slow
@@ -35,12 +43,10 @@ def test_two_processes_stopped_and_continued_do_what_one_does(tmp_path: Path, sc
     spec = sample_spec(tokens=2_000, scope=scope, last_blocks=1, microbatch_tokens=150, learning_rate=rate)
     result = heal(alone, sample_pools(), spec, tmp_path / "alone")
     folder = tmp_path / "two"
-    stopped = start(folder, scope, stop=3)
-    assert stopped.returncode != 0
+    assert start(folder, scope, stop=3) == [130, 130]
     assert [path.name for path in (folder / "checkpoints").iterdir()] == ["update-000003"]
-    done = start(folder, scope)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert f"processes 2 resumed at 3 tokens {result.tokens}" in done.stdout
+    assert start(folder, scope) == [0, 0]
+    assert (tmp_path / "two.txt").read_text() == f"processes 2 resumed at 3 tokens {result.tokens}"
     found = load_file(tmp_path / "two.safetensors")
     for name, weight in alone.model.named_parameters():
         assert float((found[name] - weight.detach()).abs().max()) < 1e-4, name
