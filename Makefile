@@ -13,7 +13,7 @@ quickstart: $(VENV)/.installed
 	$(BIN)/regrow quickstart --output $(OUTPUT)
 
 test: $(VENV)/.installed-dev check
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

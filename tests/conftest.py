@@ -12,6 +12,30 @@ import pytest
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+LONGEST_FIRST = (
+    "study/test_smoke.py",
+    "study/test_main_job.py",
+    "study/test_runner.py",
+    "capabilities/test_mini_on_the_model.py",
+    "repair/test_smollm2.py",
+    "cli/test_rank.py",
+    "capabilities/test_generation.py",
+    "heal/test_real_model.py",
+    "study/test_engines.py",
+    "models/test_bridges.py",
+    "heal/test_command.py",
+    "heal/test_processes.py",
+)
+"""Files that take a minute and more. `make test` hands out whole files: begun last, one would keep a worker alone."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the longest files first, everything else as it was found."""
+    here = Path(__file__).parent
+    place = {here / name: number for number, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: place.get(item.path, len(place)))
+
+
 TINY_FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"model_type": "llama", "tie_word_embeddings": True},
     "mistral": {"model_type": "mistral", "sliding_window": 8},
