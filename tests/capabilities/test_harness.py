@@ -10,13 +10,16 @@ from typing import Any
 
 import pytest
 
+from regrow.capabilities.evaluate import Evaluation
 from regrow.capabilities.generation import Request, generate
 from regrow.errors import ConfigError
 from regrow.models.load import LoadedModel
+from regrow.protocols import SilentWatcher
 from tests.capabilities.toys import loaded_toy
 
 pytest.importorskip("lm_eval", reason="the extra lm-eval is not installed")
 
+NAMES = ["toy_choose", "toy_write", "toy_read"]
 ROWS = [
     {"q": "abc abc", "a": "abc", "wrong": "xyz"},
     {"q": "the tide comes", "a": "in", "wrong": "out"},
@@ -82,6 +85,61 @@ def test_tasks_of_every_kind_give_the_harnesss_own_numbers(definitions: Path) ->
     assert {item.capability for item in found.items} == {"toy_choose", "toy_write"}
     assert len({item.item_id for item in found.items}) == 6
     assert found.cost.flops > 0
+
+
+class Stops(SilentWatcher):
+    """Ends the work, as a kill would, once so many requests are done in all; counts those of each kind."""
+
+    def __init__(self, after: int) -> None:
+        self.left, self.asked, self.notes = after, {}, []
+        self.done = 0.0
+
+    def begin(self, task: str, total: float | None = None, unit: str = "") -> None:
+        self.asked[task] = total
+        self.done = 0.0
+
+    def advance(self, done: float, **facts: Any) -> None:
+        self.left -= done - self.done
+        self.done = done
+        if self.left < 0:
+            raise KeyboardInterrupt
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+@pytest.fixture(scope="module")
+def unbroken(definitions: Path) -> tuple[Evaluation, float]:
+    """A run to its end, and the number of requests it made."""
+    from regrow.capabilities.harness.tasks import run_tasks
+
+    watch = Stops(99)
+    found = run_tasks(loaded_toy("llama"), NAMES, folder=definitions, batch_size=1, watch=watch)
+    return found, sum(watch.asked.values())
+
+
+@pytest.mark.parametrize("after", [1, 4, 7])
+def test_tasks_that_were_stopped_go_on_where_they_stopped(
+    definitions: Path, tmp_path: Path, unbroken: tuple[Evaluation, float], after: int
+) -> None:
+    from regrow.capabilities.harness.tasks import run_tasks
+
+    loaded, names = loaded_toy("llama"), NAMES
+    whole, all_of_them = unbroken
+    journal = tmp_path / "parts" / "harness.journal"
+    with pytest.raises(KeyboardInterrupt):
+        run_tasks(loaded, names, folder=definitions, batch_size=1, watch=Stops(after), journal=journal)
+    kept = journal.read_bytes()
+    # A kill in the middle of a write leaves half a line.
+    journal.write_bytes(kept + b'{"key": "')
+    again = run_tasks(loaded, names, folder=definitions, batch_size=1, watch=(rest := Stops(99)), journal=journal)
+    assert again.items == whole.items
+    assert [(each.name, each.value) for each in again.measurements] == [
+        (each.name, pytest.approx(each.value, rel=1e-6)) for each in whole.measurements
+    ]
+    # A question is kept before it is counted, so at least the ones that were counted are not asked again.
+    assert all_of_them - sum(rest.asked.values()) >= after and rest.notes
+    assert journal.read_bytes().startswith(kept)
 
 
 def test_answers_end_at_the_tasks_own_stops() -> None:

@@ -12,7 +12,8 @@ from regrow.errors import ConfigError
 from regrow.planning.rule import STUDY_CAPABILITIES
 from regrow.records.study_spec import StudySpec, read_study_spec
 from regrow.studies import find_study, shipped
-from regrow.study.design import Step, planning_design, steps_of
+from regrow.study.design import planning_design, steps_of
+from regrow.study.step import Step
 
 POOLS = (*STUDY_CAPABILITIES[:-1], "general")
 

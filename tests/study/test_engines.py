@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from regrow.records.study_spec import EngineSpec
-from regrow.study.design import Step
 from regrow.study.engines.engine import Engine, Outcome, engine_for
 from regrow.study.folder import StudyFolder
 from regrow.study.lease import lease
+from regrow.study.step import Step
 from tests.study.tiny_study import begin, tiny_spec, write_model
 
 ENGINES = {

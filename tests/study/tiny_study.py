@@ -10,8 +10,9 @@ from regrow.capabilities.suites import healing_suite, suite
 from regrow.data.pools import Example, Pool, save_pool
 from regrow.models.identity import model_identity
 from regrow.records.study_spec import StudySpec
-from regrow.study.design import Step, capabilities_of, planning_design, steps_of
+from regrow.study.design import capabilities_of, planning_design, steps_of
 from regrow.study.folder import StudyFolder
+from regrow.study.step import Step
 from tests.conftest import tiny_model, tiny_tokenizer
 
 

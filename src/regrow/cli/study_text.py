@@ -14,10 +14,10 @@ from rich.text import Text
 from regrow.cli.output import duration
 
 if TYPE_CHECKING:
-    from regrow.study.design import Step
     from regrow.study.forecast import Forecast
     from regrow.study.preflight import Finding
     from regrow.study.progress import Progress
+    from regrow.study.step import Step
 
 _LOOK_SECONDS = 2.0
 _STYLES = {
@@ -52,8 +52,11 @@ def print_forecast(console: Console, found: Forecast) -> None:
     console.print(f"steps               {left} left of {total} ({_kinds(found.left)})", highlight=False)
     console.print(f"training tokens     {found.training_tokens:,}", highlight=False)
     console.print(f"evaluations         {found.evaluations}", highlight=False)
+    about = "about" if found.measured else "up to about"
     if found.generated_tokens == found.generated_tokens:
-        console.print(f"generated tokens    about {found.generated_tokens:,.0f}", highlight=False)
+        console.print(f"generated tokens    {about} {found.generated_tokens:,.0f}", highlight=False)
+    if found.flops == found.flops:
+        console.print(f"FLOPs               {about} {found.flops:.2g}", highlight=False)
     if found.hours_here == found.hours_here:
         console.print(f"on this machine     about {_hours(found.hours_here)}, one step at a time", highlight=False)
         if found.workers > 1:
@@ -62,7 +65,7 @@ def print_forecast(console: Console, found: Forecast) -> None:
                 highlight=False,
             )
     if found.gpu and found.hours_gpu == found.hours_gpu:
-        console.print(f"on one {found.gpu:<12} about {_hours(found.hours_gpu)}", highlight=False)
+        console.print(f"on one {found.gpu:<12} {about} {_hours(found.hours_gpu)} (estimate)", highlight=False)
     for note in found.notes:
         console.print(f"note: {note}", highlight=False, soft_wrap=True)
 

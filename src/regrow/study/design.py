@@ -8,20 +8,20 @@ whatever the study around it has become.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from regrow.errors import ConfigError, did_you_mean
 from regrow.planning.pilots import GENERAL, MIXTURE, PILOT_SCOPE, PilotRun
 from regrow.planning.registry import canonical, rule_named
 from regrow.planning.rule import Design
 from regrow.planning.tokens import show_tokens
-from regrow.records.fingerprint import file_sha256, fingerprint
+from regrow.records.fingerprint import file_sha256
 from regrow.records.specs import HealSpec, PruneSpec, RepairSpec
 from regrow.records.study_spec import FamilySpec, StudySpec
+from regrow.study.step import Step
 
-Kind = Literal["pools", "prune", "repair", "evaluate", "heal"]
 TOKEN_MATCHED = "token-matched"
 LIGHT = "light"
 _SPEED_ONLY = {
@@ -32,26 +32,6 @@ _SPEED_ONLY = {
     "state_cache_gb",
 }
 _UNSERVED = "the study runner does not make what it reads"
-
-
-@dataclass(frozen=True)
-class Step:
-    """One piece of work. ``request`` holds what shapes its result; ``parents`` the ids of the steps it reads, by the
-    part they play; ``place`` the coordinates of an evaluated model (see :mod:`regrow.records.study_runs`), ``also``
-    other families that share it."""
-
-    kind: Kind
-    family: str
-    title: str
-    request: Mapping[str, Any]
-    parents: Mapping[str, str] = field(default_factory=dict)
-    place: Mapping[str, Any] | None = None
-    also: tuple[str, ...] = ()
-
-    @property
-    def id(self) -> str:
-        """Return the first 16 hex digits of the content hash."""
-        return fingerprint([self.kind, dict(self.request), dict(self.parents)])[:16]
 
 
 def capabilities_of(spec: StudySpec, there: Iterable[str]) -> tuple[str, ...]:

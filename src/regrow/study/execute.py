@@ -28,7 +28,7 @@ from regrow.records.specs import EvalSpec, HealSpec, PruneSpec, RepairSpec
 from regrow.records.store import RunFolder, read_evaluation
 from regrow.records.study_runs import Coordinates, write_coordinates
 from regrow.records.study_spec import FamilySpec, StudySpec
-from regrow.study.design import Step, planning_design
+from regrow.study.design import planning_design
 from regrow.study.evidence import pilots_from
 from regrow.study.folder import Done, StudyFolder
 from regrow.study.heal_processes import train_with_torchrun
@@ -39,6 +39,7 @@ from regrow.study.stages.heal import heal
 from regrow.study.stages.pools import pools_cost, pools_of
 from regrow.study.stages.prune import prune
 from regrow.study.stages.repair import repair
+from regrow.study.step import Step
 
 
 def execute(study: Path, step_id: str, *, watch: Watcher, card: CardWriter | None = None) -> Done:

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from regrow.records.fingerprint import file_sha256
 from regrow.records.store import ITEMS, RESULT
 from regrow.records.study_runs import COORDINATES
-from regrow.study.design import Step
 from regrow.study.folder import StudyFolder
+from regrow.study.step import Step
 
 
 def finished_before(folder: StudyFolder, steps: Sequence[Step]) -> set[str]:

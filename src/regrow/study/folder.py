@@ -28,8 +28,8 @@ from regrow.records.atomic import disk_error, write_json
 from regrow.records.results import Cost, Frozen
 from regrow.records.store import differences
 from regrow.records.study_spec import StudySpec
-from regrow.study.design import Step
 from regrow.study.lease import LeaseWatch
+from regrow.study.step import Step
 
 ASKED = "study.json"
 EVENTS = "events.jsonl"

@@ -1,12 +1,20 @@
-"""What a study will cost before it runs: tokens and evaluations counted from its steps, time from a measured probe."""
+"""What a study will cost before it runs: tokens and evaluations counted from its steps, time from a measured probe, or
+on a named GPU from FLOPs and what GPUs usually reach of their peaks.
+
+A family that was not measured, because its model or the data are not here, is counted with its size and the longest
+answers that its suite allows: an upper bound, and said to be one.
+"""
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import astuple, dataclass
+from pathlib import Path
+
+from huggingface_hub import try_to_load_from_cache
 
 from regrow.capabilities.evaluate import evaluate as measure
 from regrow.capabilities.suites import suite
@@ -14,14 +22,17 @@ from regrow.data.chat import render_chat
 from regrow.data.pools import Example, Pool
 from regrow.errors import ConfigError, RegrowError, did_you_mean
 from regrow.heal.predict import predict
+from regrow.models.embedded import PREFIX
 from regrow.models.families import parameter_count
 from regrow.models.load import load_model
-from regrow.planning.cost import READ_FLOPS, TRAIN_FLOPS
+from regrow.planning.cost import READ_FLOPS, TRAIN_FLOPS, Workload
 from regrow.protocols import SilentWatcher, Watcher
 from regrow.records.results import Frozen, Number
 from regrow.records.specs import EvalSpec
 from regrow.records.study_spec import StudySpec
-from regrow.study.design import Step
+from regrow.study.item_counts import item_counts
+from regrow.study.model_size import model_size
+from regrow.study.step import Step
 
 PROBE_ITEMS = 4
 _BATCH = 32
@@ -48,29 +59,36 @@ GPUS = {
 }
 TRAINING_SHARE, READING_SHARE, BANDWIDTH_SHARE = 0.25, 0.35, 0.4
 """What short sequences usually reach of the peaks; assumptions, not measurements."""
+START_SECONDS = 30.0
 
 
 class Rates(Frozen):
-    """What a probe of a family's model measured on this machine. By capability: seconds and generated tokens of an
-    item; ``training_rate`` in tokens per second, ``start_seconds`` to load the model in a new process."""
+    """What a family's model needs. By capability: seconds and generated tokens of an item; ``training_rate`` in tokens
+    per second, ``start_seconds`` to load the model in a new process. Seconds and rates are of this machine, NaN (or
+    absent) where nothing was measured; then ``assumed`` says where the rest comes from."""
 
-    parameters: int
+    parameters: Number
     seconds_per_item: dict[str, float]
     generated_per_item: dict[str, float]
     prompt_per_item: float
     training_rate: Number
-    start_seconds: float
+    start_seconds: Number
+    assumed: str = ""
 
 
 class Forecast(Frozen):
-    """``steps`` by kind, all and ``left`` to do; tokens and evaluations of those that are left; ``hours_here`` with
-    one worker after another and divided by the workers, NaN without a probe; ``hours_gpu`` for the GPU named."""
+    """``steps`` by kind, all and ``left`` to do; tokens, evaluations and FLOPs of those that are left; ``hours_here``
+    with one worker after another and divided by the workers, NaN without a probe; ``hours_gpu`` for one GPU of the kind
+    named, an estimate. ``measured`` says whether every family was; else tokens generated, FLOPs and GPU hours are
+    upper bounds. ``notes`` hold the assumptions."""
 
     steps: dict[str, int]
     left: dict[str, int]
     training_tokens: int
     evaluations: int
     generated_tokens: Number
+    flops: Number
+    measured: bool
     hours_here: Number
     hours_here_with_workers: Number
     workers: int
@@ -88,9 +106,13 @@ def known_gpu(name: str) -> Gpu:
 
 
 def measured_rates(spec: StudySpec, *, watch: Watcher) -> dict[str, Rates]:
-    """Return the rates of every family whose model is here, after a minute or so of its real work on a few items."""
+    """Return the rates of every family whose model is here, after a minute or so of its real work on a few items.
+    Nothing is fetched for a forecast: the others, and those whose items are not here, are remarked on."""
     found: dict[str, Rates] = {}
     for family in spec.families:
+        if not _is_here(family.model):
+            watch.note(f"note: {family.name} was not measured: '{family.model}' is not on this machine")
+            continue
         watch.begin(f"measuring {family.name}: {PROBE_ITEMS} items a capability, a few sequences trained")
         try:
             found[family.name] = _rates(spec, family.model)
@@ -102,83 +124,138 @@ def measured_rates(spec: StudySpec, *, watch: Watcher) -> dict[str, Rates]:
     return found
 
 
-def forecast(
-    spec: StudySpec, steps: Sequence[Step], left: Sequence[Step], rates: Mapping[str, Rates], *, gpu: str | None = None
-) -> Forecast:
-    """Return what the steps that are left will take. Families without rates make the hours NaN, with a note."""
-    trained = 0
-    evaluations = 0
-    generated = seconds = gpu_seconds = 0.0
-    notes: list[str] = []
-    device = known_gpu(gpu) if gpu is not None else None
-    for step in left:
-        rate = rates.get(step.family)
-        if rate is None:
-            seconds = gpu_seconds = generated = float("nan")
-        tokens = int(step.request["heal"]["tokens"]) if step.kind == "heal" else 0
-        trained += tokens
-        items: dict[str, int] = {}
-        if step.kind in ("heal", "evaluate"):
-            evaluations += 1
-            items = _items(spec, step.request["evaluation"])
-        if rate is None:
-            continue
-        answers = _pool_answers(step, rate) if step.kind == "pools" else 0.0
-        new = sum(count * rate.generated_per_item.get(name, 0.0) for name, count in items.items()) + answers
-        generated += new
-        per_item = sum(rate.seconds_per_item.values()) / max(len(rate.seconds_per_item), 1)
-        seconds += sum(count * rate.seconds_per_item.get(name, per_item) for name, count in items.items())
-        mean_generated = sum(rate.generated_per_item.values()) / max(len(rate.generated_per_item), 1)
-        seconds += answers / mean_generated * per_item if mean_generated else 0.0
-        seconds += rate.start_seconds + (tokens / rate.training_rate if tokens else 0.0)
-        if device is not None:
-            read = sum(items.values()) * rate.prompt_per_item
-            weights = 2.0 * rate.parameters
-            gpu_seconds += TRAIN_FLOPS * tokens * rate.parameters / (device.flops * TRAINING_SHARE)
-            gpu_seconds += READ_FLOPS * read * rate.parameters / (device.flops * READING_SHARE)
-            gpu_seconds += new * weights / _BATCH / (device.bandwidth * BANDWIDTH_SHARE) + 30.0
-    if not rates and left:
-        notes.append("no model was measured, so there are no hours")
-    if device is not None:
-        notes.append(
-            f"hours on the GPU assume {TRAINING_SHARE:.0%} of its arithmetic peak in training, {READING_SHARE:.0%} in "
-            f"reading, {BANDWIDTH_SHARE:.0%} of its bandwidth in decoding and 30 s to start a step"
-        )
-    return Forecast(
-        steps=dict(Counter(step.kind for step in steps)),
-        left=dict(Counter(step.kind for step in left)),
-        training_tokens=trained,
-        evaluations=evaluations,
-        generated_tokens=generated,
-        hours_here=seconds / 3600,
-        hours_here_with_workers=seconds / 3600 / spec.engine.workers,
-        workers=spec.engine.workers,
-        gpu=gpu or "",
-        hours_gpu=gpu_seconds / 3600 if device is not None else float("nan"),
-        notes=tuple(notes),
+def assumed_rates(spec: StudySpec, model: str) -> Rates:
+    """Return what is known of a model that was not run: its size, and the longest answers of the suite. Reads no data
+    and no weights."""
+    size = model_size(model)
+    chosen = [one for one in suite(spec.suite) if spec.capabilities is None or one.name in spec.capabilities]
+    shown = f"{model}: {size.parameters:.3g} parameters" + ("" if size.exact else " by its name")
+    return Rates(
+        parameters=size.parameters,
+        seconds_per_item={},
+        generated_per_item={one.name: float(one.max_new_tokens) for one in chosen},
+        prompt_per_item=Workload().prompt_tokens,
+        training_rate=math.nan,
+        start_seconds=math.nan,
+        assumed=shown if math.isfinite(size.parameters) else f"{model}: of unknown size, so without FLOPs and hours",
     )
 
 
-def _items(spec: StudySpec, evaluation: Mapping[str, Any]) -> dict[str, int]:
-    found = {}
-    for one in suite(spec.suite):
-        if spec.capabilities is None or one.name in spec.capabilities:
-            there = len(list(one.items(evaluation["split"])))
-            found[one.name] = min(there, evaluation["items"] or there)
-    return found
+def forecast(
+    spec: StudySpec, steps: Sequence[Step], left: Sequence[Step], rates: Mapping[str, Rates], *, gpu: str | None = None
+) -> Forecast:
+    """Return what the steps that are left will take; families that ``rates`` leaves out are assumed (see
+    :func:`assumed_rates`), and the hours on this machine are NaN. Raises ConfigError for an unknown GPU."""
+    known = {family.name: rates.get(family.name) or assumed_rates(spec, family.model) for family in spec.families}
+    device = known_gpu(gpu) if gpu is not None else None
+    total = _Work()
+    for step in left:
+        total = total.plus(_work_of(spec, step, known[step.family], device))
+    concerned = {step.family for step in left}
+    assumed = [known[name].assumed for name in known if name in concerned and known[name].assumed]
+    return Forecast(
+        steps=dict(Counter(step.kind for step in steps)),
+        left=dict(Counter(step.kind for step in left)),
+        training_tokens=total.trained,
+        evaluations=total.evaluations,
+        generated_tokens=total.generated,
+        flops=total.flops,
+        measured=not assumed,
+        hours_here=total.seconds / 3600,
+        hours_here_with_workers=total.seconds / 3600 / spec.engine.workers,
+        workers=spec.engine.workers,
+        gpu=gpu or "",
+        hours_gpu=total.gpu_seconds / 3600 if device is not None else math.nan,
+        notes=tuple(_notes(assumed, device, bool(left))),
+    )
 
 
-def _pool_answers(step: Step, rate: Rates) -> float:
-    """Return generated tokens of a pools step: about twice as many answers as are kept."""
-    mean = sum(rate.generated_per_item.values()) / max(1, sum(value > 0 for value in rate.generated_per_item.values()))
-    return 2.0 * int(step.request["examples"]) * len(step.request["pools"]) * mean
+@dataclass(frozen=True)
+class _Work:
+    trained: int = 0
+    evaluations: int = 0
+    generated: float = 0.0
+    flops: float = 0.0
+    seconds: float = 0.0
+    gpu_seconds: float = 0.0
+
+    def plus(self, other: _Work) -> _Work:
+        return _Work(*(one + more for one, more in zip(astuple(self), astuple(other), strict=True)))
+
+
+def _work_of(spec: StudySpec, step: Step, rate: Rates, device: Gpu | None) -> _Work:
+    tokens = int(step.request["heal"]["tokens"]) if step.kind == "heal" else 0
+    items: dict[str, int] = {}
+    if step.kind in ("heal", "evaluate"):
+        asked = step.request["evaluation"]
+        items = item_counts(spec, asked["split"], asked["items"])
+    prompts = _pool_prompts(step) if step.kind == "pools" else 0.0
+    length = _mean_answer(rate)
+    new = sum(count * rate.generated_per_item.get(name, 0.0) for name, count in items.items()) + prompts * length
+    read = (sum(items.values()) + prompts) * rate.prompt_per_item
+    seconds = math.nan
+    if not rate.assumed:
+        per_item = sum(rate.seconds_per_item.values()) / max(len(rate.seconds_per_item), 1)
+        seconds = sum(count * rate.seconds_per_item.get(name, per_item) for name, count in items.items())
+        seconds += prompts * per_item + rate.start_seconds + (tokens / rate.training_rate if tokens else 0.0)
+    gpu_seconds = 0.0
+    if device is not None:
+        gpu_seconds += TRAIN_FLOPS * tokens * rate.parameters / (device.flops * TRAINING_SHARE)
+        gpu_seconds += READ_FLOPS * read * rate.parameters / (device.flops * READING_SHARE)
+        gpu_seconds += new * 2.0 * rate.parameters / _BATCH / (device.bandwidth * BANDWIDTH_SHARE) + START_SECONDS
+    return _Work(
+        trained=tokens,
+        evaluations=int(bool(items)),
+        generated=new,
+        flops=rate.parameters * (TRAIN_FLOPS * tokens + READ_FLOPS * (read + new)),
+        seconds=seconds,
+        gpu_seconds=gpu_seconds,
+    )
+
+
+def _notes(assumed: Sequence[str], device: Gpu | None, left: bool) -> list[str]:
+    notes = []
+    if assumed and left:
+        notes.append(
+            "not measured here, so without hours on this machine, and answers are counted at the longest that the "
+            f"suite allows: {'; '.join(assumed)}"
+        )
+    if device is not None:
+        notes.append(
+            f"the hours on the GPU are an estimate: {TRAINING_SHARE:.0%} of its arithmetic peak in training, "
+            f"{READING_SHARE:.0%} in reading, {BANDWIDTH_SHARE:.0%} of its bandwidth in decoding {_BATCH} answers at "
+            f"once with weights of 2 bytes, {START_SECONDS:g} s to start a step; assumptions, not measurements"
+        )
+    return notes
+
+
+def _pool_prompts(step: Step) -> float:
+    """Return how many prompts a pools step has answered: about twice as many as are kept."""
+    return 2.0 * int(step.request["examples"]) * len(step.request["pools"])
+
+
+def _mean_answer(rate: Rates) -> float:
+    written = [value for value in rate.generated_per_item.values() if value > 0]
+    return sum(written) / max(1, len(written))
+
+
+def _is_here(model: str) -> bool:
+    """Return whether a model's files are on this machine, without asking the hub."""
+    if model.startswith(PREFIX) or Path(model).expanduser().exists():
+        return True
+    try:
+        return isinstance(try_to_load_from_cache(model, "config.json"), str)
+    except ValueError:  # not the name of a repository
+        return False
 
 
 def _rates(spec: StudySpec, model: str) -> Rates:
+    chosen = [one for one in suite(spec.suite) if spec.capabilities is None or one.name in spec.capabilities]
+    for one in chosen:
+        one.items("dev")  # raises before a model is loaded for nothing
     began = time.monotonic()
     loaded = load_model(model, dtype=spec.dtype, device=spec.device)
     start = time.monotonic() - began + 5.0  # the interpreter and its imports
-    chosen = [one for one in suite(spec.suite) if spec.capabilities is None or one.name in spec.capabilities]
     seconds: dict[str, float] = {}
     generated: dict[str, float] = {}
     prompt_tokens = 0.0

@@ -48,7 +48,8 @@ def progress_of(study: Path, watch: LeaseWatch | None = None) -> Progress:
     folder = StudyFolder(study)
     leases = watch or LeaseWatch()
     rows: list[StepState] = []
-    for step in folder.steps():
+    steps = folder.steps()
+    for step in steps:
         state = folder.state(step.id, leases)
         done = folder.done(step.id) if state == "done" else None
         measured = step.place is None or (folder.path / "runs" / step.id / RESULT).exists()
@@ -67,7 +68,7 @@ def progress_of(study: Path, watch: LeaseWatch | None = None) -> Progress:
                 training_tokens=done.cost.training_tokens if done else 0,
             )
         )
-    rows = _with_blocked(rows, {step.id: set(step.parents.values()) for step in folder.steps()})
+    rows = _with_blocked(rows, {step.id: set(step.parents.values()) for step in steps})
     counts: Counter[str] = Counter(row.state for row in rows)
     return Progress(study=str(study), steps=tuple(rows), counts=dict(counts), left_seconds=_left(rows))
 

@@ -15,7 +15,8 @@ from lm_eval.api.registry import register_model
 
 from regrow.capabilities.continuation import continuation_of, text_logprob
 from regrow.capabilities.generation import Answer, Request, generate
-from regrow.capabilities.likelihood import Question, score_questions
+from regrow.capabilities.harness.responses import ResponseJournal
+from regrow.capabilities.likelihood import ChoiceScore, Question, score_questions
 from regrow.data.chat import render_chat
 from regrow.errors import ConfigError
 from regrow.models.load import LoadedModel, load_model
@@ -57,6 +58,7 @@ class RegrowLM(LM):
         self._rows = int(batch_size) if str(batch_size).isdecimal() else 32
         self._longest = max_length
         self.watch: Any = None
+        self.journal = ResponseJournal()
 
     @property
     def tokenizer_name(self) -> str:
@@ -74,54 +76,81 @@ class RegrowLM(LM):
 
     def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """Return (log-probability, greedy?) of each continuation. Choices of one context are scored together."""
+        known = self.journal.known("loglikelihood", requests)
+        found: dict[int, tuple[float, bool]] = {number: (value[0], value[1]) for number, value in known.items()}
         together: dict[str, list[int]] = {}
         for number, request in enumerate(requests):
-            together.setdefault(request.args[0], []).append(number)
+            if number not in found:
+                together.setdefault(request.args[0], []).append(number)
+        members = list(together.values())
         questions: list[Question] = [
             continuation_of(self.loaded, context, [requests[number].args[1] for number in numbers])
             for context, numbers in together.items()
         ]
-        self._begin("weighing continuations", len(questions))
-        scores = score_questions(self.loaded, questions, batch_size=self._rows, on_progress=self._advance)
+
+        def keep(question: int, scores: list[ChoiceScore]) -> None:
+            for number, one in zip(members[question], scores, strict=True):
+                found[number] = (one.logprob, one.greedy)
+                self._keep("loglikelihood", requests[number], found[number])
+
+        self._begin("weighing continuations", len(questions), len(known))
+        score_questions(
+            self.loaded,
+            questions,
+            batch_size=self._rows,
+            on_progress=lambda done, _: self._advance(done),
+            on_scores=keep,
+        )
         self._end()
-        found: dict[int, tuple[float, bool]] = {}
-        for numbers, values in zip(together.values(), scores, strict=True):
-            found.update((number, (one.logprob, one.greedy)) for number, one in zip(numbers, values, strict=True))
-        for number, request in enumerate(requests):
-            self.cache_hook.add_partial("loglikelihood", request.args, found[number])
         return [found[number] for number in range(len(requests))]
 
     def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
         """Return the log-probability of each whole text."""
-        self._begin("reading texts", len(requests))
-        found: list[float] = []
-        for request in requests:
-            ((total, _),) = text_logprob(self.loaded, [request.args[0]], longest=self._longest)
-            self.cache_hook.add_partial("loglikelihood_rolling", request.args, total)
-            found.append(total)
-            self._advance(len(found), len(requests))
+        kind = "loglikelihood_rolling"
+        found: dict[int, float] = self.journal.known(kind, requests)
+        waiting = [number for number in range(len(requests)) if number not in found]
+        self._begin("reading texts", len(waiting), len(found))
+        for done, number in enumerate(waiting, start=1):
+            ((found[number], _),) = text_logprob(self.loaded, [requests[number].args[0]], longest=self._longest)
+            self._keep(kind, requests[number], found[number])
+            self._advance(done)
         self._end()
-        return found
+        return [found[number] for number in range(len(requests))]
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
         """Return the greedy answer to each context, cut at the first of the task's stop texts."""
+        kind = "generate_until"
         asked = [_request(*request.args) for request in requests]
-        self._begin("answering", len(asked))
+        found: dict[int, str] = self.journal.known(kind, requests)
+        waiting = [number for number in range(len(requests)) if number not in found]
+        self._begin("answering", len(waiting), len(found))
 
-        def keep(number: int, answer: Answer) -> None:
-            self.cache_hook.add_partial("generate_until", requests[number].args, answer.text)
+        def keep(place: int, answer: Answer) -> None:
+            number = waiting[place]
+            found[number] = answer.text
+            self._keep(kind, requests[number], answer.text)
 
-        answers = generate(
-            self.loaded, asked, batch_size=self._rows, on_progress=lambda done, *_: self._advance(done), on_answer=keep
+        generate(
+            self.loaded,
+            [asked[number] for number in waiting],
+            batch_size=self._rows,
+            on_progress=lambda done, *_: self._advance(done),
+            on_answer=keep,
         )
         self._end()
-        return [answer.text for answer in answers]
+        return [found[number] for number in range(len(requests))]
 
-    def _begin(self, task: str, total: int) -> None:
+    def _keep(self, kind: str, request: Any, response: Any) -> None:
+        self.cache_hook.add_partial(kind, request.args, response)
+        self.journal.keep(kind, request, response)
+
+    def _begin(self, task: str, total: int, known: int) -> None:
         if self.watch is not None:
+            if known:
+                self.watch.note(f"{known} requests were answered before; the rest follows")
             self.watch.begin(task, total, "requests")
 
-    def _advance(self, done: int, total: int = 0) -> None:
+    def _advance(self, done: int) -> None:
         if self.watch is not None:
             self.watch.advance(done)
 

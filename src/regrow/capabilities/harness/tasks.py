@@ -33,11 +33,13 @@ def run_tasks(
     seed: int = 0,
     folder: Path | None = None,
     watch: Watcher | None = None,
+    journal: Path | None = None,
 ) -> Evaluation:
     """Return the samples of the harness's tasks as items, each task a capability, and all its metrics as measurements.
 
     ``items``: the first so many of each task; ``few_shot``: worked examples (None: the task's own number); ``chat``:
-    wrap the prompts in the chat template; ``folder``: more task definitions (the harness's YAML files). An item's score
+    wrap the prompts in the chat template; ``folder``: more task definitions (the harness's YAML files); ``journal``: a
+    file in which responses are kept while they come, so that a run that is killed goes on after them. An item's score
     is the first of exact_match, acc, ... that the task has; tasks whose samples have none (perplexity) leave only
     measurements, called TASK.METRIC. Raises ConfigError for a task that the harness does not know, and DataError when
     its data cannot be had.
@@ -46,10 +48,12 @@ def run_tasks(
     from lm_eval import simple_evaluate
 
     from regrow.capabilities.harness.adapter import RegrowLM
+    from regrow.capabilities.harness.responses import ResponseJournal
 
     model = RegrowLM(loaded, batch_size=batch_size)
     model.watch = watch
-    with CostMeter(loaded.model) as meter:
+    model.journal = ResponseJournal(journal)
+    with model.journal, CostMeter(loaded.model) as meter:
         try:
             found = simple_evaluate(
                 model=model,

@@ -20,7 +20,7 @@ from regrow.protocols import Watcher
 from regrow.records.fingerprint import file_sha256, fingerprint
 from regrow.records.results import Cost, ItemScore, Measurement, RunRecord, provenance
 from regrow.records.specs import EvalSpec
-from regrow.records.store import RunFolder
+from regrow.records.store import PARTS, RunFolder
 from regrow.study.stages.chain import found_evaluation
 from regrow.study.stages.evaluate import card_facts, items_content, stage_of
 
@@ -123,6 +123,7 @@ def evaluate_tasks(
                     seed=spec.seed,
                     folder=definitions,
                     watch=watch,
+                    journal=folder.path / PARTS / "harness.journal",
                 )
             )
         items = [item for part in parts for item in part.items]
