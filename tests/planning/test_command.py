@@ -7,12 +7,15 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from regrow.cli.main import main
 from regrow.errors import DataError
 from regrow.planning.pilot_files import read_pilots
 from regrow.planning.pilots import Pilots
@@ -23,7 +26,8 @@ HEAVY = "{'torch', 'transformers', 'peft', 'altair', 'scipy.stats', 'polars'}"
 HEAVIER = "{'scipy', 'numpy', 'pydantic', *" + HEAVY + "}"
 
 
-def plan(*words: object, cwd: Path, heavy: str = HEAVY) -> subprocess.CompletedProcess[str]:
+def fresh_plan(*words: object, cwd: Path, heavy: str = HEAVY) -> subprocess.CompletedProcess[str]:
+    """Run the command in a new interpreter, which then says what it imported of the ``heavy``."""
     environment = {**os.environ, "COLUMNS": "160", "OMP_NUM_THREADS": "1"}
     script = (
         "import sys\nfrom regrow.cli.main import main\n"
@@ -33,9 +37,19 @@ def plan(*words: object, cwd: Path, heavy: str = HEAVY) -> subprocess.CompletedP
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, check=False)
 
 
+def plan(*words: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run the command in this process."""
+    command = ["plan", *map(str, words)]
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
+        patch.chdir(cwd)
+        patch.setenv("COLUMNS", "160")
+        with pytest.raises(SystemExit) as ended:
+            main(command)
+    return subprocess.CompletedProcess(command, int(ended.value.code or 0), out.getvalue(), err.getvalue())
+
+
 def answer(done: subprocess.CompletedProcess[str]) -> Any:
     assert done.returncode == 0, done.stderr
-    assert "heavy: []" in done.stderr
     return json.loads(done.stdout)
 
 
@@ -43,7 +57,9 @@ def answer(done: subprocess.CompletedProcess[str]) -> Any:
 def as_json(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Return what --json prints for the published file at two budgets."""
     words = (PUBLISHED, "--json", "--budget", "1M", "--budget", "250k")
-    return answer(plan(*words, cwd=tmp_path_factory.mktemp("plan")))
+    done = fresh_plan(*words, cwd=tmp_path_factory.mktemp("plan"))
+    assert "heavy: []" in done.stderr
+    return answer(done)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -287,16 +303,15 @@ def test_several_rules_and_budgets(tmp_path: Path) -> None:
     assert found["slowest_first(0.5)_at_500k"][3] == 250_000
 
 
-def test_rules_are_listed(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "regrow.cli.main", "ls", "rules", "--json"], capture_output=True, text=True, check=True
-    )
-    rows = {row["name"]: row for row in json.loads(done.stdout)["rules"]}
+def test_rules_are_listed(regrow: Any) -> None:
+    code, out, _ = regrow("ls", "rules", "--json")
+    assert code == 0
+    rows = {row["name"]: row for row in json.loads(out)["rules"]}
     assert len(rows) == 14 and rows["doremi"]["paper"] == "2305.10429" and rows["uniform"]["needs"] == "nothing"
 
 
 def test_help_loads_nothing(tmp_path: Path) -> None:
-    done = plan("--help", cwd=tmp_path, heavy=HEAVIER)
+    done = fresh_plan("--help", cwd=tmp_path, heavy=HEAVIER)
     assert done.returncode == 0 and "heavy: []" in done.stderr, done.stderr
     assert "--budget" in done.stdout and "--rule" in done.stdout
 

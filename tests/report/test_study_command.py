@@ -45,11 +45,12 @@ def test_page_tables_and_figures_are_written(small, tmp_path):
     assert "figures/figure4-curves.png" not in names, "there are no pilots"
 
 
-def test_json_and_a_folder_for_the_files(small, tmp_path):
+def test_json_and_a_folder_for_the_files(small, tmp_path, regrow, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     words = (small, "-o", "page.html", "--files", "paper", "--resamples", "200", "--budget", "50k", "--json", "-q")
-    done = report(*words, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    code, out, err = regrow("report", *words)
+    assert code == 0, err
+    found = json.loads(out)
     assert found["budget"] == 50_000 and (tmp_path / "paper" / "tables" / "runs.csv").exists()
     assert {row["rule"] for row in found["tables"]["results"]} == {"uniform", "rah"}
     assert len(found["tables"]["tests"]) == 2 and found["tables"]["tests"][0]["p_item"] is not None
@@ -68,7 +69,8 @@ def test_json_and_a_folder_for_the_files(small, tmp_path):
         ([], "no evaluation was named"),
     ],
 )
-def test_mistakes(small, tmp_path, words, said):
-    done = report(*(word.replace("STUDY", str(small)) for word in words), cwd=tmp_path)
-    assert done.returncode == 2 and "Traceback" not in done.stderr and done.stdout == ""
-    assert said in " ".join(done.stderr.split()) and "try:" in done.stderr
+def test_mistakes(small, tmp_path, words, said, regrow, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = regrow("report", *(word.replace("STUDY", str(small)) for word in words))
+    assert code == 2 and "Traceback" not in err and out == ""
+    assert said in " ".join(err.split()) and "try:" in err
