@@ -99,13 +99,21 @@ def test_the_same_command_again_changes_nothing(job: tuple[Path, dict[str, Any]]
 
 def test_a_plain_load_of_the_repaired_checkpoint_is_refused(job: tuple[Path, dict[str, Any]]) -> None:
     folder, _ = job
-    place = str(folder / "checkpoints" / "repaired")
-    script = f"from transformers import AutoModelForCausalLM as A; A.from_pretrained({place!r})"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode != 0 and "regrow" in done.stderr
-    with_regrow = subprocess.run(
-        [sys.executable, "-c", "import regrow; " + script], capture_output=True, text=True, check=False
-    )
-    assert with_regrow.returncode == 0, with_regrow.stderr
-    plain = script.replace("repaired", "pruned")
-    assert subprocess.run([sys.executable, "-c", plain], capture_output=True, check=False).returncode == 0
+    script = """
+import sys, traceback
+from pathlib import Path
+from transformers import AutoModelForCausalLM
+places = Path(sys.argv[1])
+AutoModelForCausalLM.from_pretrained(places / "pruned")
+try:
+    AutoModelForCausalLM.from_pretrained(places / "repaired")
+    print("loaded")
+except Exception:
+    print(traceback.format_exc())
+import regrow
+AutoModelForCausalLM.from_pretrained(places / "repaired")
+"""
+    command = [sys.executable, "-c", script, str(folder / "checkpoints")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" in done.stdout and "regrow" in done.stdout and "loaded" not in done.stdout.split()
