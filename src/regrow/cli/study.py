@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -99,15 +100,17 @@ def plan(
     """
     from regrow.cli.output import print_json, stdout_console, watcher
     from regrow.cli.study_text import print_forecast
-    from regrow.study.folder import StudyFolder
+    from regrow.study.folder import ASKED, StudyFolder
     from regrow.study.forecast import forecast, known_gpu, measured_rates
 
     spec, name = _read(file)
     if gpu is not None:
         known_gpu(gpu)
-    identities = _identities(spec, strict=False)
-    steps = _steps(spec, identities)
     folder = StudyFolder(output or HOME / name)
+    begun = (folder.path / ASKED).exists()
+    # What the models are only tells which steps are done.
+    identities = _identities(spec, strict=False) if begun else {family.name: family.model for family in spec.families}
+    steps = _steps(spec, identities)
     left = [step for step in steps if folder.done(step.id) is None]
     rates = measured_rates(spec, watch=watcher(quiet)) if probe and left else {}
     found = forecast(spec, steps, left, rates, gpu=gpu)
@@ -142,20 +145,29 @@ def run(
     from regrow.records.study_spec import EngineSpec
     from regrow.study.folder import StudyFolder
     from regrow.study.runner import run as work
+    from regrow.study.runners import alone
+    from regrow.study.termination import TERMINATED_CODE, TerminatedError, terminable
 
     spec, name = _read(file)
     place = output or HOME / name
     wanted: dict[str, Any] = {"name": engine, "workers": workers}
     typed = {key: value for key, value in wanted.items() if value is not None}
     chosen = build(EngineSpec, {**spec.engine.model_dump(), **typed}, where="the engine's options")
+    StudyFolder(place).refuse(spec, update=update)
     watch = watcher(quiet)
     watch.begin("reading the models")
     identities = _identities(spec, strict=True)
     watch.end(", ".join(f"{family} {sha256[:12]}" for family, sha256 in identities.items()))
     steps = _steps(spec, identities)
-    StudyFolder(place).begin(spec, identities, steps, update=update)
-    summary = work(place, watch=watch, engine_spec=chosen)
-    page = _report(place, watch) if summary.done else None
+    with alone(place, "--update") if update else nullcontext():
+        StudyFolder(place).begin(spec, identities, steps, update=update)
+    try:
+        with terminable():
+            summary = work(place, watch=watch, engine_spec=chosen)
+            page = _report(place, watch) if summary.done else None
+    except TerminatedError:
+        _say_terminated()
+        raise SystemExit(TERMINATED_CODE) from None
     if json:
         print_json(
             {
@@ -277,17 +289,28 @@ def step(study: Path, step_id: str, /) -> int:
     from regrow.study.engines.engine import BUSY_CODE
     from regrow.study.execute import train_step
     from regrow.study.lease import LeaseTakenError
+    from regrow.study.termination import TERMINATED_CODE, TerminatedError, terminable
     from regrow.study.worker import run_step
 
-    if asked_for() > 1:
-        with together() as processes:
-            train_step(study, step_id, watch=watcher(quiet=not processes.first), card=model_card)
-        return 0
     try:
-        run_step(study, step_id, watcher(quiet=False), card=model_card)
+        with terminable():
+            if asked_for() > 1:
+                with together() as processes:
+                    train_step(study, step_id, watch=watcher(quiet=not processes.first), card=model_card)
+            else:
+                run_step(study, step_id, watcher(quiet=False), card=model_card)
     except LeaseTakenError:
         return BUSY_CODE
+    except TerminatedError:
+        _say_terminated()
+        return TERMINATED_CODE
     return 0
+
+
+def _say_terminated() -> None:
+    import sys
+
+    sys.stderr.write("\nstopped by SIGTERM; the same command continues where it stopped\n")
 
 
 def _read(file: str) -> tuple[Any, str]:

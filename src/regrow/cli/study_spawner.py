@@ -2,7 +2,7 @@
 
 It reads one JSON line per step on standard input ({"step", "study", "log"}) and writes one per event on standard output
 ({"step", "pid"} when a step begins, {"step", "code"} when it ends; a negative code is a signal). When its input ends,
-because the runner died or is done, it interrupts its children, which save their state, and waits for them. It starts no
+because the runner died or is done, it stops its children, which save their state, and waits for them. It starts no
 threads and computes nothing itself, so forking it is safe.
 """
 
@@ -21,7 +21,9 @@ _LOOK_SECONDS = 0.02
 
 def spawn() -> None:
     """Serve until the input ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the children themselves
+    # It ends when its runner does; a Ctrl-C or a SIGTERM that reaches it too must not make it leave its children.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     import regrow.cli.study
     import regrow.report.card
     import regrow.study.execute  # noqa: F401
@@ -43,7 +45,7 @@ def spawn() -> None:
                 else:
                     open_input = False
                     for child in children:
-                        os.kill(child, signal.SIGINT)
+                        os.kill(child, signal.SIGTERM)
         ended, status = os.waitpid(-1, 0 if not open_input and children else os.WNOHANG) if children else (0, 0)
         if ended:
             _say({"step": children.pop(ended), "code": os.waitstatus_to_exitcode(status)})
@@ -56,7 +58,9 @@ def _begin(request: dict[str, Any]) -> int:
         return child
     code = 1
     try:
+        os.setpgid(0, 0)  # Ctrl-C of the terminal goes to the runner, which then asks once
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         empty = os.open(os.devnull, os.O_RDONLY)
         for target, origin in ((0, empty), (1, log), (2, log)):

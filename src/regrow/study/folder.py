@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -64,20 +65,9 @@ class StudyFolder:
         """Write down what is asked. A folder that holds another study is refused unless ``update`` is set, which
         keeps every result that still belongs to the changed study."""
         file = self.path / ASKED
-        if file.exists():
-            before = self._content()
-            old = before["spec"].science
-            if (old != spec.science or before["identities"] != dict(identities)) and not update:
-                said = differences("study", _named(old), "study", _named(spec.science))
-                if old == spec.science:
-                    said = "the files of a family's model changed"
-                raise StudyError(
-                    f"'{self.path}' holds another study ({said})",
-                    hint="name another folder with --output, or add --update to change this study: results that "
-                    "still belong to it are kept",
-                )
-        elif self.path.is_dir() and any(not entry.name.startswith(".") for entry in self.path.iterdir()):
-            raise StudyError(f"'{self.path}' holds files that are not a study", hint="name another folder")
+        self.refuse(spec, update=update)
+        if file.exists() and not update and self._content()["identities"] != dict(identities):
+            raise self._another("the files of a family's model changed")
         content = {
             "spec": spec.model_dump(mode="json"),
             "identities": dict(identities),
@@ -85,6 +75,29 @@ class StudyFolder:
         }
         if not file.exists() or json.loads(file.read_text("utf-8")) != json.loads(json.dumps(content)):
             write_json(file, content)
+
+    def refuse(self, spec: StudySpec, *, update: bool) -> None:
+        """Raise StudyError where :meth:`begin` would whatever the models are, so that nobody waits for them to be read:
+        the folder cannot be written, holds foreign files, or holds another study and ``update`` is not set."""
+        place = next((one for one in (self.path, *self.path.absolute().parents) if one.exists()), self.path)
+        effective = {"effective_ids": True} if os.access in os.supports_effective_ids else {}
+        if place.is_dir() and not os.access(place, os.W_OK | os.X_OK, **effective):
+            raise StudyError(f"the folder '{place}' cannot be written", hint="name another folder with --output")
+        if (self.path / ASKED).exists():
+            before = self._content()["spec"].science
+            if before != spec.science and not update:
+                raise self._another(differences("study", _named(before), "study", _named(spec.science)))
+        elif self.path.is_file():
+            raise StudyError(f"the study's folder '{self.path}' is a file", hint="name another folder with --output")
+        elif self.path.is_dir() and any(not entry.name.startswith(".") for entry in self.path.iterdir()):
+            raise StudyError(f"'{self.path}' holds files that are not a study", hint="name another folder")
+
+    def _another(self, said: str) -> StudyError:
+        return StudyError(
+            f"'{self.path}' holds another study ({said})",
+            hint="name another folder with --output, or add --update to change this study: results that "
+            "still belong to it are kept",
+        )
 
     def spec(self) -> StudySpec:
         """Return the spec of the study here. Raises StudyError when there is none."""
@@ -126,7 +139,8 @@ class StudyFolder:
         except FileNotFoundError:
             return None
         except ValidationError:
-            file.unlink(missing_ok=True)
+            with suppress(OSError):  # a folder that can only be read keeps it
+                file.unlink(missing_ok=True)
             return None
         except OSError as error:  # not a broken record: a disk or a network that will be back
             raise StudyError(f"'{file}' cannot be read: {error}", hint="check the disk and its rights") from error

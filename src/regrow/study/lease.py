@@ -31,6 +31,29 @@ class LeaseTakenError(Exception):
     """Another live process holds the lease."""
 
 
+@dataclass(frozen=True)
+class Holder:
+    """Who wrote a lease, as it says itself: host name and process id ("" and 0 where it is half written). ``text`` is
+    the lease as it stood; a living holder changes it every BEAT_SECONDS."""
+
+    host: str
+    process: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"process {self.process} on {self.host}" if self.process else "a process that it does not name"
+
+
+def holder_of(file: Path) -> Holder | None:
+    """Return who wrote the lease in ``file``; None when there is none."""
+    text = _read(file)
+    if text is None:
+        return None
+    facts = _facts(text)
+    process = facts.get("process")
+    return Holder(str(facts.get("host", "")), process if isinstance(process, int) else 0, text)
+
+
 @dataclass
 class LeaseWatch:
     """Judges leases by watching them: call :meth:`live` now and then with the same object."""

@@ -9,11 +9,13 @@ from pathlib import Path
 
 from regrow.protocols import Watcher
 from regrow.records.study_spec import EngineSpec
-from regrow.study.design import Step
 from regrow.study.engines.engine import Engine, Outcome, engine_for
 from regrow.study.finished import finished_before
 from regrow.study.folder import Failure, StudyFolder
 from regrow.study.lease import LeaseWatch, clear_dead
+from regrow.study.runners import enrolled
+from regrow.study.step import Step
+from regrow.study.termination import TerminatedError, terminable
 
 ATTEMPTS = 2
 """A step that fails is tried once more, then reported."""
@@ -40,22 +42,32 @@ class Summary:
 def run(study: Path, *, watch: Watcher, engine: Engine | None = None, engine_spec: EngineSpec | None = None) -> Summary:
     """Return what came of the study in ``study`` (see :meth:`StudyFolder.begin`) after running all that is left.
 
-    Two runners may work in one folder: a step has one worker at a time. After KeyboardInterrupt the workers have saved
-    their state.
+    Two runners may work in one folder: a step has one worker at a time. After KeyboardInterrupt (Ctrl-C, or
+    TerminatedError after SIGTERM) the workers have saved their state and ended; after SIGTERM the steps that were under
+    way are recorded as preempted. The next run takes them up.
     """
     folder = StudyFolder(study)
-    steps = folder.steps()
-    spec = engine_spec or folder.spec().engine
-    made = engine or engine_for(spec, study)
-    runner = _Runner(folder, steps, made, watch)
-    folder.log("begin", engine=spec.name, workers=made.slots)
-    try:
-        return runner.run()
-    except KeyboardInterrupt:
-        folder.log("interrupted")
-        raise
-    finally:
-        made.stop()
+    folder.steps()  # before anything is written: a folder that holds no study is left as it is
+    with enrolled(study):
+        steps = folder.steps()
+        spec = engine_spec or folder.spec().engine
+        made = engine or engine_for(spec, study)
+        runner = _Runner(folder, steps, made, watch)
+        folder.log("begin", engine=spec.name, workers=made.slots)
+        stopped = ""
+        try:
+            with terminable():
+                return runner.run()
+        except TerminatedError:
+            stopped = "preempted"
+            raise
+        except KeyboardInterrupt:
+            stopped = "interrupted"
+            raise
+        finally:
+            made.stop()
+            if stopped:
+                runner.stopped(stopped)
 
 
 class _Runner:
@@ -138,6 +150,16 @@ class _Runner:
         self.folder.write_failure(step.id, failure)
         self.summary.failed[step.id] = failure
         self.watch.note(f"FAILED {step.family}: {step.title} ({how}: {message})")
+
+    def stopped(self, why: str) -> None:
+        """Write down that the runner was stopped, and after SIGTERM which steps had been under way."""
+        left = [step_id for step_id in self.under_way if self.folder.done(step_id) is None]
+        if why == "preempted":
+            for step_id in left:
+                message = "the runner was told to stop (SIGTERM); what the step had saved is kept"
+                failure = Failure(reason="preempted", message=message, attempts=self.attempts[step_id])
+                self.folder.write_failure(step_id, failure)
+        self.folder.log(why, steps=left)
 
     def _finished(self, step: Step, how: str) -> None:
         self.done.add(step.id)

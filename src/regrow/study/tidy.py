@@ -5,9 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from regrow.errors import StudyError
 from regrow.study.folder import StudyFolder
-from regrow.study.lease import LeaseWatch
+from regrow.study.runners import alone
 
 
 def tidy(study: Path, *, checkpoints: bool = False) -> tuple[list[Path], int]:
@@ -15,16 +14,16 @@ def tidy(study: Path, *, checkpoints: bool = False) -> tuple[list[Path], int]:
 
     Checkpoints and healing states of finished heals, and those of steps that are no longer in the study; with
     ``checkpoints`` also finished cuts and repairs, once everything that reads them is done. Raises StudyError while a
-    step is being worked on.
+    runner or a worker lives, with who it is.
     """
+    StudyFolder(study).steps()
+    with alone(study, "removing leftovers"):
+        return _tidied(study, checkpoints=checkpoints)
+
+
+def _tidied(study: Path, *, checkpoints: bool) -> tuple[list[Path], int]:
     folder = StudyFolder(study)
     steps = {step.id: step for step in folder.steps()}
-    leases = LeaseWatch()
-    running = [step_id for step_id in steps if folder.state(step_id, leases) == "running"]
-    if running:
-        raise StudyError(
-            f"step {running[0]} of '{study}' is being worked on", hint="wait for the runner, or stop it first"
-        )
     done = {step_id for step_id in steps if folder.done(step_id) is not None}
     read_by: dict[str, set[str]] = {}
     for step in steps.values():

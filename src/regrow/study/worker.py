@@ -10,6 +10,7 @@ from pathlib import Path
 from regrow.models.save import CardWriter
 from regrow.protocols import SilentWatcher, Watcher
 from regrow.study.execute import execute
+from regrow.study.termination import TerminatedError, terminable
 
 PARENT = "REGROW_STUDY_RUNNER"
 """Environment variable with the process id of the runner on this machine; a worker stops when it is gone."""
@@ -21,14 +22,22 @@ def run_step(study: Path, step_id: str, watch: Watcher, card: CardWriter | None 
     execute(study, step_id, watch=watch, card=card)
 
 
+class PreemptedError(Exception):
+    """A worker of an outside engine was told to stop (SIGTERM) and has ended in good order."""
+
+
 def run_step_by_name(study: str, step_id: str) -> str:
-    """Do a step in a process that an outside engine made. Returns "done" or "busy"; other ends are exceptions."""
+    """Do a step in a process that an outside engine made. Returns "done" or "busy"; other ends are exceptions, among
+    them PreemptedError after SIGTERM."""
     from regrow.study.lease import LeaseTakenError
 
     try:
-        execute(Path(study), step_id, watch=SilentWatcher())
+        with terminable():
+            execute(Path(study), step_id, watch=SilentWatcher())
     except LeaseTakenError:
         return "busy"
+    except TerminatedError as error:
+        raise PreemptedError(str(error)) from None
     return "done"
 
 

@@ -9,6 +9,15 @@ from typing import Literal, Protocol
 from regrow.records.study_spec import EngineSpec
 
 How = Literal["done", "busy", "error", "killed", "out of memory", "preempted", "timeout"]
+_NO_MEMORY = (
+    "out of memory",
+    "not enough memory",
+    "cannot allocate memory",
+    "can't allocate memory",
+    "memoryerror",
+    "outofmemoryerror",
+    "bad_alloc",
+)
 BUSY_CODE = 75
 """Exit code of a worker that found another process at work on its step."""
 
@@ -60,11 +69,20 @@ def engine_for(spec: EngineSpec, study: Path) -> Engine:
     return SlurmEngine(study, spec)
 
 
+def tells_of_no_memory(text: str) -> bool:
+    """Return whether the last words of a worker say that memory was refused: as regrow, Python, CUDA, Linux and C++
+    say it."""
+    said = text.lower()
+    return any(words in said for words in _NO_MEMORY)
+
+
 def how_it_failed(error: BaseException) -> How:
-    """Return the word for an error: out of memory, preempted (the device went away), or error."""
+    """Return the word for an error: out of memory, preempted (told to stop, or the device went away), or error."""
     text = f"{type(error).__name__}: {error}".lower()
-    if isinstance(error, MemoryError) or "out of memory" in text or "not enough memory" in text:
+    if isinstance(error, MemoryError) or tells_of_no_memory(text):
         return "out of memory"
+    if "preemptederror" in text:
+        return "preempted"
     if "device" in text and ("lost" in text or "unavailable" in text or "no cuda" in text):
         return "preempted"
     return "error"

@@ -20,7 +20,8 @@ from typing import Any
 
 from regrow.errors import StudyError
 from regrow.records.study_spec import EngineSpec
-from regrow.study.engines.engine import BUSY_CODE, How, Outcome
+from regrow.study.engines.engine import BUSY_CODE, How, Outcome, tells_of_no_memory
+from regrow.study.termination import TERMINATED_CODE
 from regrow.study.worker import PARENT
 
 _TAIL_BYTES = 2_000
@@ -72,7 +73,7 @@ class ProcessEngine:
         for job in self._jobs.values():
             if job.code is None and job.pid is not None:
                 with suppress(ProcessLookupError):
-                    os.kill(job.pid, signal.SIGINT)
+                    os.kill(job.pid, signal.SIGTERM)
         while any(job.code is None for job in self._jobs.values()) and self._starter.alive():
             self._starter.look(self._jobs, _LOOK_SECONDS)
         self._jobs.clear()
@@ -88,7 +89,7 @@ class ProcessEngine:
             with suppress(ProcessLookupError):
                 if not job.timed_out:
                     job.timed_out = True
-                    os.kill(job.pid, signal.SIGINT)
+                    os.kill(job.pid, signal.SIGTERM)
                 elif time.monotonic() - job.began > self._limit + _GRACE_SECONDS:
                     os.kill(job.pid, signal.SIGKILL)
 
@@ -103,10 +104,12 @@ class ProcessEngine:
         how: How = "error"
         if job.timed_out:
             how = "timeout"
-        elif job.code in (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, 130):
+        elif job.code in (-signal.SIGTERM, TERMINATED_CODE):
+            how, message = "preempted", "the worker was told to stop (SIGTERM)"
+        elif job.code in (-signal.SIGKILL, -signal.SIGINT, 130):
             how = "killed"
             message = f"the worker was ended by signal {-job.code}" if job.code < 0 else "the worker was interrupted"
-        elif "not enough memory" in message or "out of memory" in message.lower():
+        elif tells_of_no_memory(message):
             how = "out of memory"
         return Outcome(step_id, how, message)
 
@@ -190,7 +193,14 @@ class _Interpreters:
         command = [sys.executable, "-m", "regrow", "study", "step", study, step_id]
         with Path(log).open("ab") as stream:
             process = subprocess.Popen(
-                command, stdout=stream, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=self._environment
+                command,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                env=self._environment,
+                process_group=0
+                if os.name == "posix"
+                else None,  # as the forked ones: Ctrl-C is the runner's to pass on
             )
         self._processes[step_id] = process
         jobs[step_id].pid = process.pid

@@ -3,17 +3,22 @@ machine."""
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from regrow.errors import ConfigError, StudyError
 from regrow.records.study_spec import EngineSpec
-from regrow.study.engines.engine import How, Outcome
+from regrow.study.engines.engine import How, Outcome, tells_of_no_memory
 from regrow.study.worker import run_step_by_name
 
 _LOOK_SECONDS = 0.5
+_GRACE_SECONDS = 60.0
+"""How long jobs that were told to stop are waited for; slurm's own patience is KillWait, 30 s unless configured."""
 _ENDS: dict[str, How] = {
     "TIMEOUT": "timeout",
     "OUT_OF_MEMORY": "out of memory",
@@ -36,6 +41,7 @@ class SlurmEngine:
             ) from error
         self._study = study.resolve()
         self.slots = spec.workers
+        self._local = spec.cluster == "local"
         try:
             self._executor = submitit.AutoExecutor(folder=self._study / "jobs", cluster=spec.cluster)
         except RuntimeError as error:
@@ -68,8 +74,19 @@ class SlurmEngine:
 
     def stop(self) -> None:
         for job in self._under_way.values():
-            job.cancel()
+            self._end(job)
+        until = time.monotonic() + _GRACE_SECONDS
+        while time.monotonic() < until and not all(job.done(force_check=True) for job in self._under_way.values()):
+            time.sleep(_LOOK_SECONDS)
         self._under_way.clear()
+
+    def _end(self, job: Any) -> None:
+        """Send SIGTERM to a job, which then saves its state: slurm does so itself before it kills."""
+        if self._local:
+            with suppress(ProcessLookupError):
+                os.kill(int(job.job_id), signal.SIGTERM)  # the local cluster's own cancel kills after a second
+        else:
+            job.cancel()
 
     def _outcome(self, step_id: str) -> Outcome:
         job = self._under_way.pop(step_id)
@@ -79,9 +96,11 @@ class SlurmEngine:
         state = str(job.state).split()[0].rstrip("+")
         message = _cause(str(error)) or type(error).__name__
         how = _ENDS.get(state)
+        if how is None and "PreemptedError" in str(error):
+            how = "preempted"
         if how is None:
             how = "killed" if "has not produced any output" in str(error) else "error"
-        if "out of memory" in str(error).lower() or "not enough memory" in str(error):
+        if tells_of_no_memory(message):
             how = "out of memory"
         return Outcome(step_id, how, message)
 
