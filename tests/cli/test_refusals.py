@@ -15,19 +15,30 @@ import pytest
 COMMANDS = ["quickstart", "prune", "rank", "search-study", "repair", "heal", "eval", "plan", "report", "ls", "models"]
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_help_answers_without_torch(command: str, tmp_path: Path) -> None:
-    script = (
-        "import sys; sys.argv = ['regrow', *sys.argv[1:]]\n"
-        "from regrow.cli.main import main\n"
-        "try:\n    main()\nfinally:\n"
-        "    print('heavy:', sorted({'torch', 'transformers', 'peft', 'altair', 'scipy'} & set(sys.modules)))\n"
-    )
+def test_help_answers_without_torch(tmp_path: Path) -> None:
+    script = """
+import contextlib, io, json, sys
+from regrow.cli.main import main
+found = {}
+for command in sys.argv[1:]:
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        try:
+            main([command, "--help"])
+        except SystemExit as ended:
+            code = ended.code
+    heavy = sorted({"torch", "transformers", "peft", "altair", "scipy"} & set(sys.modules))
+    found[command] = [code or 0, said.getvalue(), heavy]
+print(json.dumps(found))
+"""
     done = subprocess.run(
-        [sys.executable, "-c", script, command, "--help"], capture_output=True, text=True, cwd=tmp_path, check=False
+        [sys.executable, "-c", script, *COMMANDS], capture_output=True, text=True, cwd=tmp_path, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert "Usage: regrow" in done.stdout and "heavy: []" in done.stdout
+    found = json.loads(done.stdout)
+    assert list(found) == COMMANDS
+    for command, (code, said, heavy) in found.items():
+        assert code == 0 and f"Usage: regrow {command}" in said and heavy == [], (command, heavy)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -182,13 +181,3 @@ def test_every_regrow_command_in_the_documentation_exists() -> None:
                 assert command in known, f"{page.name}: regrow {command}"
                 if command == "study":
                     assert second in _STUDY, f"{page.name}: regrow study {second}"
-
-
-def test_the_method_reference_is_made_from_the_code() -> None:
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "method_pages.py"), "--check"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
