@@ -134,7 +134,10 @@ def _foreign_mistake(error: Exception) -> RegrowError | None:
     """Return the user's mistake behind an error of a library: memory or disk used up; None when it is a fault."""
     from regrow.errors import ModelError, StudyError
 
-    if type(error).__name__ == "OutOfMemoryError" or "not enough memory" in str(error):
+    # "cannot allocate memory" and "can't allocate memory" are how Linux says it
+    if type(error).__name__ == "OutOfMemoryError" or any(
+        words in str(error).lower() for words in ("not enough memory", "t allocate memory")
+    ):
         return ModelError("there is not enough memory for this", hint="use --dtype bfloat16, a smaller model or batch")
     if isinstance(error, OSError) and error.errno in _USERS_DISK:
         name = str(error.filename or "the output")

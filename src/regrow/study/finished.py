@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from regrow.records.fingerprint import file_sha256
 from regrow.records.store import ITEMS, RESULT
-from regrow.records.study_runs import COORDINATES
+from regrow.records.study_runs import COORDINATES, Coordinates
 from regrow.study.folder import StudyFolder
 from regrow.study.step import Step
 
@@ -37,7 +37,8 @@ def _measured(folder: StudyFolder, step: Step) -> bool:
     place = folder.path / "runs" / step.id
     try:
         told = json.loads((place / RESULT).read_bytes()).get("items_sha256", "")
-        return (place / COORDINATES).exists() and told in ("", file_sha256(place / ITEMS))
+        Coordinates.model_validate_json((place / COORDINATES).read_bytes())
+        return told in ("", file_sha256(place / ITEMS))
     except (OSError, ValueError, AttributeError):
         return False
 

@@ -89,6 +89,8 @@ class StudyFolder:
                 raise self._another(differences("study", _named(before), "study", _named(spec.science)))
         elif self.path.is_file():
             raise StudyError(f"the study's folder '{self.path}' is a file", hint="name another folder with --output")
+        elif (self.path / EVENTS).exists() and (self.path / "steps").is_dir():
+            return  # a study whose broken study.json was deleted, as the error about it says
         elif self.path.is_dir() and any(not entry.name.startswith(".") for entry in self.path.iterdir()):
             raise StudyError(f"'{self.path}' holds files that are not a study", hint="name another folder")
 
@@ -127,9 +129,11 @@ class StudyFolder:
         place = self.of(step_id)
         if (place / "done.json").exists():
             return "done"
-        if (place / "lease.json").exists():
-            return "running" if watch.live(place / "lease.json") else "stale"
-        return "failed" if (place / "failed.json").exists() else "pending"
+        if (place / "lease.json").exists() and watch.live(place / "lease.json"):
+            return "running"
+        if (place / "failed.json").exists():
+            return "failed"
+        return "stale" if (place / "lease.json").exists() else "pending"
 
     def done(self, step_id: str) -> Done | None:
         """Return what a finished step used; a record that cannot be read counts as not finished and is removed."""

@@ -192,14 +192,7 @@ def _engine(spec: StudySpec) -> str:
 
 
 def _folder(spec: StudySpec, output: Path) -> str:
+    StudyFolder(output).refuse(spec, update=False)
     if not (output / "study.json").exists():
-        if output.is_dir() and any(not entry.name.startswith(".") for entry in output.iterdir()):
-            raise ConfigError(f"'{output}' holds files that are not a study", hint="name another folder")
         return f"{output} is free"
-    before = StudyFolder(output).spec()
-    if before.science != spec.science:
-        raise ConfigError(
-            f"'{output}' holds another study or an older version of this one",
-            hint="name another folder with --output, or run with --update",
-        )
     return f"{output} holds this study; it will be continued"

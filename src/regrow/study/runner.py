@@ -148,6 +148,7 @@ class _Runner:
             return
         failure = Failure(reason=how, message=message, attempts=attempts)
         self.folder.write_failure(step.id, failure)
+        clear_dead(self.folder.lease_file(step.id), self.leases)  # a worker that was killed could not
         self.summary.failed[step.id] = failure
         self.watch.note(f"FAILED {step.family}: {step.title} ({how}: {message})")
 
