@@ -103,7 +103,7 @@ def _locked(study: Path) -> Iterator[None]:
     place = study / RUNNERS
     try:
         place.mkdir(parents=True, exist_ok=True)
-        handle = (place / _LOCK).open("w")
+        handle = (place / _LOCK).open("a")
     except OSError as error:
         raise disk_error(place, error) from error
     with handle:
