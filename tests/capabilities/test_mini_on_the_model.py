@@ -22,7 +22,7 @@ UNPRUNED = {
     "safety": (0.65, 0.95),
     "knowledge": (0.5, 0.95),
 }
-"""Where the scores of the whole model lie on 60 items."""
+"""Where the scores of the whole model lie on half of the 60 dev items."""
 
 LEFT_AT_MOST = {
     "structured_output": 0.6,
@@ -37,7 +37,7 @@ LEFT_AT_MOST = {
 
 def scores(loaded: LoadedModel) -> dict[str, float]:
     capabilities = suite("mini")
-    found = evaluate(loaded, capabilities, EvalSpec(split="dev", perplexity=False)).items
+    found = evaluate(loaded, capabilities, EvalSpec(split="dev", items=30, perplexity=False)).items
     return {
         each.name: each.summarise([score for score in found if score.capability == each.name])["score"]
         for each in capabilities
