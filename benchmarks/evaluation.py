@@ -3,7 +3,8 @@
 Both get the same requests, the harness's own ``Instance`` objects: GSM8K and IFEval prompts to be answered greedily up
 to the same number of tokens and to the same stops, MMLU and the zero-shot sets as continuations to be weighed. The
 hf backend is timed at several batch sizes and its best one counts. In float32 the answers must be the same texts and
-the likelihoods agree to 1e-3.
+the likelihoods agree to 1e-3. Beside the ratio stand the tokens that each of the two ran, padding included, and the
+share of regrow's time that the blocks' matrix products alone take at their best: the limit of this machine.
 
 Run: python benchmarks/evaluation.py --data DIR [--model embedded:smollm2-135m] [--items 32] [--only gsm8k] [--json]
 Target: at least 2 x on gsm8k and ifeval, at least 3 x on mmlu and the zero-shot sets.
@@ -68,10 +69,65 @@ def weighed(name: str, options: argparse.Namespace, loaded) -> list:
     return requests
 
 
-def timed(function, requests):
-    began, cpu = time.perf_counter(), time.process_time()
-    result = function(requests)
-    return result, time.perf_counter() - began, time.process_time() - cpu
+def timed(function, requests, model):
+    """Return what ``function`` makes of the requests, its seconds, its CPU seconds, and the tokens that went through
+    the model's blocks, padding included."""
+    from regrow.models.families import blocks_of
+
+    tokens = 0
+
+    def count(block, args, kwargs):
+        nonlocal tokens
+        states = args[0] if args else kwargs["hidden_states"]
+        tokens += states.shape[0] * states.shape[1]
+
+    handle = blocks_of(model)[0].register_forward_pre_hook(count, with_kwargs=True)
+    try:
+        began, cpu = time.perf_counter(), time.process_time()
+        result = function(requests)
+        return result, time.perf_counter() - began, time.process_time() - cpu, tokens
+    finally:
+        handle.remove()
+
+
+def bare_products(model, rows: int = 2048) -> float:
+    """Return the seconds a token that nothing but the matrix products of the blocks takes, at many rows at once: what
+    no way of batching can go below."""
+    import torch
+
+    from regrow.models.families import blocks_of
+    from regrow.models.prepacked import prepacked
+
+    layers = [each for block in blocks_of(model) for each in block.modules() if isinstance(each, torch.nn.Linear)]
+    states = {
+        width: torch.randn(rows, width, dtype=layers[0].weight.dtype, device=layers[0].weight.device)
+        for width in {layer.in_features for layer in layers}
+    }
+    best = float("inf")
+    with torch.no_grad(), prepacked(model):
+        for _ in range(3):
+            began = time.perf_counter()
+            for layer in layers:
+                layer(states[layer.in_features])
+            best = min(best, time.perf_counter() - began)
+    return best / rows
+
+
+def exact_likelihoods(model, tokenizer, requests) -> list[float]:
+    """Return the likelihoods in float64, every text run alone."""
+    import torch
+
+    wide = model.double()
+    found = []
+    with torch.no_grad():
+        for request in requests:
+            context, choice = request.args
+            before = tokenizer(context.rstrip()).input_ids
+            whole = tokenizer(context.rstrip() + context[len(context.rstrip()) :] + choice).input_ids
+            logits = wide(torch.tensor([whole], device=wide.device)).logits[0].log_softmax(-1)
+            found.append(sum(logits[at - 1, whole[at]].item() for at in range(len(before), len(whole))))
+    wide.float()
+    return found
 
 
 def main() -> int:
@@ -83,6 +139,7 @@ def main() -> int:
     parser.add_argument("--their-batch-sizes", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--new-tokens", type=int, help="at most so many per answer (default: the suite's)")
     parser.add_argument("--only", nargs="+", default=["gsm8k", "ifeval", "mmlu", "piqa", "winogrande", "arc_easy"])
+    parser.add_argument("--exact", action="store_true", help="also the distance of likelihoods from float64")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--json", action="store_true")
@@ -95,6 +152,7 @@ def main() -> int:
 
     loaded = load_model(options.model, dtype=options.dtype, device=options.device)
     ours = RegrowLM(loaded, batch_size=options.batch_size)
+    products = bare_products(loaded.model)
     found = {}
     for name in options.only:
         write = name in NEW_TOKENS
@@ -102,15 +160,17 @@ def main() -> int:
         call = "generate_until" if write else "loglikelihood"
         # A first short pass of each, so that neither pays for allocations and lazy imports.
         getattr(ours, call)(requests[:1])
-        result, wall, cpu = timed(getattr(ours, call), requests)
+        result, wall, cpu, tokens = timed(getattr(ours, call), requests, loaded.model)
         theirs = {}
         for size in options.their_batch_sizes:
             model = HFLM(pretrained=loaded.model, tokenizer=loaded.tokenizer, batch_size=size)
             function = getattr(model, call)
             function(requests[:1], disable_tqdm=True)
-            theirs[size] = timed(lambda some, function=function: function(some, disable_tqdm=True), requests)
+            theirs[size] = timed(
+                lambda some, function=function: function(some, disable_tqdm=True), requests, loaded.model
+            )
         best = min(theirs, key=lambda size: theirs[size][1])
-        (answers, their_wall, their_cpu) = theirs[best]
+        (answers, their_wall, their_cpu, their_tokens) = theirs[best]
         if write:
             same = sum(a.strip() == b.strip() for a, b in zip(result, answers, strict=True))
         else:
@@ -123,15 +183,28 @@ def main() -> int:
             "their_best_batch_size": best,
             "ratio": their_wall / wall,
             "cpu_ratio": their_cpu / cpu,
+            "tokens": tokens,
+            "their_tokens": their_tokens,
+            "products_share": products * tokens / wall,
             "same": same,
             "target": TARGET.get(name, 3.0),
         }
+        if options.exact and not write:
+            exact = exact_likelihoods(loaded.model, loaded.tokenizer, requests)
+            for key, values in (("exact_distance", result), ("their_exact_distance", answers)):
+                found[name][key] = max(abs(value[0] - true) for value, true in zip(values, exact, strict=True))
         if not options.json:
             facts = found[name]
             print(
                 f"{name:14s} {facts['requests_per_second']:7.2f} requests/s  {facts['ratio']:5.2f} x hf at batch size "
                 f"{best} (CPU time {facts['cpu_ratio']:5.2f} x, target {facts['target']:.0f} x)  "
-                f"same {same}/{len(requests)}",
+                f"same {same}/{len(requests)}; tokens run {tokens:,}, hf {their_tokens:,} "
+                f"({their_tokens / tokens:.2f} x); bare products {facts['products_share']:.0%} of our time"
+                + (
+                    f"; furthest from float64 {facts['exact_distance']:.1e}, hf {facts['their_exact_distance']:.1e}"
+                    if "exact_distance" in facts
+                    else ""
+                ),
                 flush=True,
             )
     if options.json:

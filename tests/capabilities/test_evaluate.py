@@ -264,6 +264,25 @@ def test_smollm2_on_the_mini_suite_with_and_without_early_leave(smollm2: LoadedM
     assert all(0 < float(item.details["confidence"] or 0) <= 1 and item.response for item in knowledge)
 
 
+@pytest.mark.slow
+@pytest.mark.shared
+def test_smollm2_on_the_full_suite_with_and_without_early_leave(smollm2: LoadedModel, shared_data: Path) -> None:
+    from regrow.capabilities.suites import suite
+
+    sets = suite("full", ["structured_output", "safety"], data=shared_data)
+    for each in sets:
+        each.max_new_tokens = min(each.max_new_tokens, 128)
+    spec = EvalSpec(items=3, perplexity=False)
+    fast = evaluate(smollm2, sets, spec)
+    slow = evaluate(smollm2, sets, spec.model_copy(update={"fast_stop": False}))
+    assert len(fast.items) == 6
+    assert [(item.score, item.parsed) for item in fast.items] == [(item.score, item.parsed) for item in slow.items]
+    for early, whole in zip(fast.items, slow.items, strict=True):
+        assert whole.response.startswith(early.response) or early.details["stopped"] == "decided"
+    left = [item for item in fast.items if item.details["stopped"] == "decided"]
+    assert left and fast.cost.generated_tokens < slow.cost.generated_tokens
+
+
 class Interrupted(BaseException):
     """What a test does in place of Ctrl-C."""
 

@@ -90,12 +90,13 @@ def pools_of(
         if name in found:
             continue
         shown = name.replace("_", " ")
+        # Before the task begins: loading is a task of its own.
+        model = teacher().model
         watch.begin(f"{source} answers healing prompts: {shown}", None, "prompts")
         journal = AnswerTally(place / f".{name}.answers.jsonl", weights_sha256)
         with journal:
             if len(journal):
                 watch.note(f"{len(journal)} prompts were already answered; the rest follows")
-            model = teacher().model
             with CostMeter(model) as meter:
                 pool = build_pool(
                     teacher(), capability, items, name=name, max_examples=examples, watch=watch, journal=journal
@@ -120,6 +121,11 @@ def pools_of(
                 raise StudyError(str(error), hint="free some space, or set REGROW_CACHE to another folder") from error
             raise
         watch.end(f"{len(pool.examples)} kept, {sum(pool.dropped.values())} dropped")
+        if len(pool.examples) < examples:
+            watch.note(
+                f"note: the pool '{name}' has {len(pool.examples)} of the {examples} examples wanted: its source has no "
+                "more prompts"
+            )
         found[name] = _with_origin(pool, capability)
     return {name: found[name] for name in prompts}
 
