@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from regrow.capabilities.batch_engine import choose_way
+from regrow.capabilities.decoding_way import choose_way
 from regrow.capabilities.generation import Answer, Request, generate
 from regrow.capabilities.model_call import ModelCall, end_ids
 from regrow.capabilities.plain_generation import generate_plainly
@@ -24,13 +24,13 @@ from tests.conftest import tiny_model, tiny_tokenizer
 NEW = 20
 
 WAYS = {
-    "llama": "shared",
-    "qwen3": "shared",
-    "olmo2": "shared",
-    "gpt_neox": "shared",
-    "gpt2": "shared",
-    "granite": "shared",
-    "qwen2_moe": "shared",
+    "llama": "ragged",
+    "qwen3": "ragged",
+    "olmo2": "ragged",
+    "gpt_neox": "ragged",
+    "gpt2": "ragged",
+    "granite": "ragged",
+    "qwen2_moe": "ragged",
     "gemma3": "copied",
     "gemma2": "copied",
     "mistral": "copied",
@@ -101,11 +101,11 @@ def test_way_of_each_family(family: str) -> None:
         assert choose_way(call, list(range(3, 30)), longest=100) == WAYS[family]
 
 
-def test_sliding_window_that_no_text_reaches_shares_the_prefix() -> None:
+def test_sliding_window_that_no_text_reaches_needs_no_padding() -> None:
     model = tiny_model("mistral")
     model.config.sliding_window = 40
     with torch.no_grad():
-        assert choose_way(ModelCall(model), [5, 6, 7], longest=40) == "shared"
+        assert choose_way(ModelCall(model), [5, 6, 7], longest=40) == "ragged"
         assert choose_way(ModelCall(model), [5, 6, 7], longest=41) == "copied"
 
 
@@ -287,7 +287,7 @@ def test_the_model_is_left_as_it_was_even_after_an_error() -> None:
 
 
 class ScarceMemory(nn.Module):
-    """Raises what torch raises when a batch does not fit."""
+    """Raises what torch raises when a call's tokens do not fit."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
@@ -295,9 +295,9 @@ class ScarceMemory(nn.Module):
         self.seen: list[int] = []
 
     def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        rows = kwargs["input_ids"].shape[0]
-        self.seen.append(rows)
-        if rows > self.most:
+        tokens = kwargs["input_ids"].numel()
+        self.seen.append(tokens)
+        if tokens > self.most:
             raise torch.OutOfMemoryError("CUDA out of memory")
 
 
@@ -305,13 +305,13 @@ def test_a_batch_that_does_not_fit_is_halved() -> None:
     loaded = loaded_tiny()
     requests = [Request(prompt, NEW) for prompt in prompts_of()]
     expected = generate(loaded, requests)
-    memory = ScarceMemory(3)
+    memory = ScarceMemory(80)
     handle = loaded.model.register_forward_pre_hook(memory, with_kwargs=True)
     answers = generate(loaded, requests, batch_size=9)
     handle.remove()
     assert [answer.token_ids for answer in answers] == [answer.token_ids for answer in expected]
     assert [answer.generated_tokens for answer in answers] == [answer.generated_tokens for answer in expected]
-    assert max(memory.seen) > 3 and memory.seen[-1] <= 3
+    assert max(memory.seen) > 80 and memory.seen[-1] <= 80
 
 
 def test_memory_that_never_suffices_is_a_model_error() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 import torch
@@ -40,7 +38,7 @@ class Twin:
             for column in range(width):
                 position = length - width + column
                 states[at, :, column] = value_of(row, position)
-                if position >= 0 and (position >= self.rows.prefixes[self.rows.window.start + at].tokens):
+                if position >= 0:
                     assert positions[at, column] == position
         for layer in self.rows.layers:
             layer.update(states, -states)
@@ -76,29 +74,22 @@ class Twin:
             for at, (row, length, prefix) in enumerate(self.live):
                 seen = slice(self.rows.first, self.rows.column)
                 keys = layer.keys[at, 0, seen, 0][mask[at]]
-                shared = prefix.tokens if self.rows.shared else 0
                 expected = [
-                    position if position < prefix.tokens and not self.rows.shared else value_of(row, position)
-                    for position in range(shared, length)
+                    position if position < prefix.tokens else value_of(row, position) for position in range(length)
                 ]
                 got = keys.tolist()
                 assert len(got) == len(expected)
-                for position, (found, wanted) in enumerate(zip(got, expected, strict=True), start=shared):
+                for position, (found, wanted) in enumerate(zip(got, expected, strict=True)):
                     # The last prefix tokens of a row may have been run again with the row instead of copied.
                     assert found == wanted or (position < prefix.tokens and found == value_of(row, position))
                 assert torch.equal(layer.values[at], -layer.keys[at])
-        for segment in self.rows.segments:
-            assert all(self.live[at][2] is segment.prefix for at in range(segment.rows.start, segment.rows.stop))
-        for first, second in pairwise(self.rows.segments):
-            assert first.prefix is not second.prefix and first.rows.stop == second.rows.start
 
 
-@pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("seed", range(6))
-def test_rows_keep_what_they_were_given(shared: bool, seed: int) -> None:
+def test_rows_keep_what_they_were_given(seed: int) -> None:
     draw = np.random.default_rng(seed)
     prefixes = [prefix_of(4), prefix_of(9), NO_PREFIX, prefix_of(2)]
-    twin = Twin(KeyValueRows(LAYERS, 6, 45, shared=shared, device=CPU))
+    twin = Twin(KeyValueRows(LAYERS, 6, 45, device=CPU))
     for prefix in prefixes:
         for _ in range(12):
             free = 6 - len(twin.live)
@@ -115,20 +106,15 @@ def test_rows_keep_what_they_were_given(shared: bool, seed: int) -> None:
     assert twin.next > 12
 
 
-def test_dropping_a_row_moves_one_row_of_each_later_segment() -> None:
-    first, second, third = prefix_of(1), prefix_of(2), prefix_of(3)
-    rows = KeyValueRows(LAYERS, 9, 20, shared=True, device=CPU)
-    twin = Twin(rows)
-    for prefix in (first, second, third):
-        twin.open(prefix, [5, 5, 5])
-    assert rows.drop(1) == [(1, 2), (2, 5), (5, 8)]
-    assert rows.prefixes == [first] * 2 + [second] * 3 + [third] * 3
-    assert rows.drop(7) == []
-    assert rows.drop(4) == [(4, 6)]
+def test_the_last_row_takes_the_place_of_one_that_is_dropped() -> None:
+    rows = KeyValueRows(LAYERS, 9, 20, device=CPU)
+    Twin(rows).open(prefix_of(1), [5, 5, 5])
+    assert rows.drop(0) == [(0, 2)]
+    assert rows.drop(1) == []
 
 
 def test_a_branch_continues_chosen_rows_and_leaves_them_alone() -> None:
-    twin = Twin(KeyValueRows(LAYERS, 3, 20, shared=False, device=CPU))
+    twin = Twin(KeyValueRows(LAYERS, 3, 20, device=CPU))
     twin.open(prefix_of(3), [8, 6, 5])
     branch = twin.rows.branch([0, 0, 2], 2)
     before = [layer.keys.clone() for layer in twin.rows.layers]
@@ -142,13 +128,13 @@ def test_a_branch_continues_chosen_rows_and_leaves_them_alone() -> None:
 
 
 def test_rows_longer_than_the_storage_are_a_bug_that_shows() -> None:
-    rows = KeyValueRows(LAYERS, 3, 10, shared=True, device=CPU)
+    rows = KeyValueRows(LAYERS, 3, 10, device=CPU)
     with pytest.raises(ValueError, match="columns"):
         rows.open(NO_PREFIX, [11], 11)
 
 
 def test_released_storage_is_gone() -> None:
-    twin = Twin(KeyValueRows(LAYERS, 2, 10, shared=True, device=CPU))
+    twin = Twin(KeyValueRows(LAYERS, 2, 10, device=CPU))
     twin.open(NO_PREFIX, [4])
     twin.rows.release()
     assert all(layer.keys is None and layer.values is None for layer in twin.rows.layers)

@@ -1,8 +1,9 @@
 """Greedy answers to many prompts, fast: common prefixes run once, decided rows leave, new ones take their place.
 
 Prompts are grouped by the tokens that they begin with (prefix_groups.py). Within a group the longest start first; all
-rows of a batch are continued by one model call per token; a row leaves at an end token, at its length, or as soon as
-its grade is decided; freed places are filled from the queue. The answers are those of full greedy decoding.
+rows of a batch are continued by one model call, by a token each or by more where the text so far suggests what comes
+next (prompt_lookup.py); a row leaves at an end token, at its length, or as soon as its grade is decided; freed places
+are filled from the queue. The answers are those of full greedy decoding.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from typing import Any, Literal
 
 import torch
 
-from regrow.capabilities.batch_engine import BatchEngine, Way, choose_way
+from regrow.capabilities.decoding_way import Way, choose_way, engine_of
 from regrow.capabilities.growing_text import GrowingText, decode
 from regrow.capabilities.model_call import ModelCall, context_limit, end_ids, evaluation_mode
 from regrow.capabilities.plain_generation import generate_plainly
 from regrow.capabilities.prefix_groups import group_by_prefix
+from regrow.capabilities.prompt_lookup import LONGEST, PromptLookup
 from regrow.data.chat import tokenise_prompt
 from regrow.errors import ConfigError, DataError, ModelError
 from regrow.models.load import LoadedModel
@@ -87,6 +89,19 @@ class _Row:
         self.cut: int | None = None
         watched = self.decided is not None or self.request.stop_texts
         self.text = GrowingText(self.tokenizer) if watched else None
+        self.lookup: PromptLookup | None = None
+
+    def draft(self) -> list[int]:
+        """Return tokens that may follow, fewer than the answer may still have."""
+        if self.lookup is None:
+            self.lookup = PromptLookup(self.ids)
+        self.lookup.extend(self.new[len(self.lookup.ids) - len(self.ids) :])
+        return self.lookup.draft(min(LONGEST, self.budget - len(self.new) - 1))
+
+    def judge(self, drafted: int, right: int) -> None:
+        """Learn how many tokens of the last draft were right."""
+        if self.lookup is not None:
+            self.lookup.judge(drafted, right)
 
     def take(self, token: int, ends: frozenset[int]) -> bool:
         """Add the next token; return True when the answer is complete."""
@@ -245,11 +260,11 @@ class _Batch:
         self.queue: deque[_Row] = deque()
         self.live: list[_Row] = []
         longest = max(
-            len(row.ids) + row.budget - (shared if way == "shared" else 0)
+            len(row.ids) + row.budget - (shared if way == "ragged" else 0)
             for members, shared in self.groups
             for row in members
         )
-        self.engine = BatchEngine(call, way, most=most, longest=longest)
+        self.engine = engine_of(call, way, most=most, longest=longest)
 
     def run(self) -> None:
         with self.engine:
@@ -267,27 +282,38 @@ class _Batch:
             with self.clock.shared_by(members):
                 self.prefix = self.engine.run_prefix(members[0].ids[:shared])
         new = [self.queue.popleft() for _ in range(min(free, len(self.queue)))]
-        first = len(self.live)
         self.live += new
         with self.clock.shared_by(new):
-            logits = self.engine.open(self.prefix, [row.ids for row in new])
-            finished = self._take(first, logits)
+            best = self.engine.open(self.prefix, [row.ids for row in new]).argmax(-1).tolist()
+            finished = self._remove([row for row, token in zip(new, best, strict=True) if row.take(token, self.ends)])
         self.clock.note(tokens=len(new), finished=finished)
 
     def _step(self) -> None:
         rows = list(self.live)
         with self.clock.shared_by(rows):
-            logits = self.engine.step([row.new[-1] for row in rows])
-            finished = self._take(0, logits)
-        self.clock.note(tokens=len(rows), finished=finished)
+            given = [[row.new[-1], *(row.draft() if self.engine.drafts else ())] for row in rows]
+            best = self.engine.step(given).argmax(-1).tolist()
+            taken = [
+                self._take(row, tokens, [best[place] for place in places])
+                for row, tokens, places in zip(rows, given, self.engine.places, strict=True)
+            ]
+            self.engine.keep(taken)
+            finished = self._remove([row for row in rows if row.stopped is not None])
+        self.clock.note(tokens=sum(taken), finished=finished)
 
-    def _take(self, first: int, logits_RV: torch.Tensor) -> list[_Row]:
-        """Give their likeliest token to the rows from ``first`` on, and return those that are done, now removed."""
-        tokens = logits_RV.argmax(-1).tolist()
-        done = [at for at, token in enumerate(tokens, start=first) if self.live[at].take(token, self.ends)]
-        finished = [self.live[at] for at in done]
-        for at in reversed(done):
-            for to, origin in self.engine.rows.drop(at):
+    def _take(self, row: _Row, given: list[int], best: list[int]) -> int:
+        """Give a row the likeliest token after each one it was given, as long as those are right; return how many."""
+        taken = 0
+        for token in best:
+            taken += 1
+            if row.take(token, self.ends) or given[taken : taken + 1] != [token]:
+                break
+        row.judge(len(given) - 1, taken - 1)
+        return taken
+
+    def _remove(self, finished: list[_Row]) -> list[_Row]:
+        for row in reversed(finished):
+            for to, origin in self.engine.drop(self.live.index(row)):
                 self.live[to] = self.live[origin]
             self.live.pop()
         return finished

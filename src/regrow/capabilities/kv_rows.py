@@ -5,16 +5,13 @@ Every row ends at the same column, ``column``, and reaches back to its own start
 copies single rows and not the batch. Storage is never grown by concatenation, which on a CPU costs as much as the
 attention itself.
 
-Rows begin with one of several prefixes. A prefix is either kept once (``shared``: only an attention that knows of it
-can use it, see shared_prefix.py) or copied into each row in front of the row's own tokens. Rows with the same prefix
-stand together, in segments.
+A prefix that rows begin with is copied into each of them, in front of the row's own tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
@@ -37,14 +34,6 @@ class Prefix:
 
 
 NO_PREFIX = Prefix()
-
-
-@dataclass(frozen=True)
-class Segment:
-    """A run of shown rows that begin with the same prefix."""
-
-    prefix: Prefix
-    rows: slice
 
 
 class KeyValueLayer(CacheLayerMixin):
@@ -74,8 +63,6 @@ class KeyValueLayer(CacheLayerMixin):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         rows = self.rows
-        rows.updated = self
-        rows.updates += 1
         end = rows.column + key_states.shape[-2]
         self.keys[rows.window, :, rows.column : end] = key_states
         self.values[rows.window, :, rows.column : end] = value_states
@@ -99,22 +86,16 @@ class KeyValueLayer(CacheLayerMixin):
 class KeyValueRows:
     """Storage for up to ``most`` rows of up to ``capacity`` columns.
 
-    ``starts[r]`` is the first column of live row r, ``prefixes[r]`` what it begins with. ``window`` and ``first`` say
-    which rows and columns the model sees in the current call: all live rows while decoding, only the new ones while
-    their prompts are run. ``updates`` and ``attended`` count the layers' writes and the calls of the shared-prefix
-    attention, which must be as many.
+    ``starts[r]`` is the first column of live row r. ``window`` and ``first`` say which rows and columns the model sees
+    in the current call: all live rows while decoding, only the new ones while their prompts are run.
     """
 
-    def __init__(self, layers: int, most: int, capacity: int, *, shared: bool, device: torch.device) -> None:
-        self.most, self.capacity, self.shared = most, capacity, shared
+    def __init__(self, layers: int, most: int, capacity: int, *, device: torch.device) -> None:
+        self.most, self.capacity = most, capacity
         self.starts: list[int] = []
-        self.prefixes: list[Prefix] = []
         self.column = 0
         self.first = 0
         self.window = slice(0, 0)
-        self.segments: list[Segment] = []
-        self.updated: KeyValueLayer | None = None
-        self.updates = self.attended = 0
         self.layers = [KeyValueLayer(self, index) for index in range(layers)]
         self.cache = Cache(layers=list(self.layers))
         self._visible_RC = torch.zeros(most, capacity, dtype=torch.bool, device=device)
@@ -122,21 +103,19 @@ class KeyValueRows:
     def open(self, prefix: Prefix, lengths: Sequence[int], width: int) -> None:
         """Add rows of ``lengths`` tokens that begin with ``prefix`` and show only them, ready to take their last
         ``width`` tokens. Earlier tokens than those must belong to the prefix."""
-        here = [length - self._outside(prefix) for length in lengths]
         live = len(self.starts)
-        if self.column < max(here):
-            self._move_to(max(here))
+        if self.column < max(lengths):
+            self._move_to(max(lengths))
         end = self.column
         self.column -= width
-        for row, length in enumerate(here, start=live):
+        for row, length in enumerate(lengths, start=live):
             self._visible_RC[row] = False
             self._visible_RC[row, end - length : end] = True
-            if not self.shared and length > width:
+            if length > width:
                 self._copy(prefix, row, end - length)
-        self.starts += [end - length for length in here]
-        self.prefixes += [prefix] * len(here)
-        self.first = end - max(here)
-        self._show(slice(live, len(self.starts)))
+        self.starts += [end - length for length in lengths]
+        self.first = end - max(lengths)
+        self.window = slice(live, len(self.starts))
 
     def next_column(self) -> None:
         """Show all live rows, ready to take one token each."""
@@ -144,7 +123,7 @@ class KeyValueRows:
             self._move_to(self.column - min(self.starts))
         self.first = min(self.starts)
         self._visible_RC[: len(self.starts), self.column] = True
-        self._show(slice(0, len(self.starts)))
+        self.window = slice(0, len(self.starts))
 
     def mask(self, new: int) -> torch.Tensor:
         """Return which of the shown columns and the ``new`` ones after them are real tokens, rows x columns."""
@@ -152,8 +131,7 @@ class KeyValueRows:
 
     def positions(self, new: int) -> torch.Tensor:
         """Return the position in its row's text of each of the ``new`` next tokens, rows x new; padding counts as 0."""
-        shown = zip(self.starts[self.window], self.prefixes[self.window], strict=True)
-        zero = torch.tensor([start - self._outside(prefix) for start, prefix in shown])
+        zero = torch.tensor(self.starts[self.window])
         at = torch.arange(self.column, self.column + new)[None, :] - zero[:, None]
         return at.clamp_(min=0).to(self._visible_RC.device)
 
@@ -162,38 +140,26 @@ class KeyValueRows:
         self.column += new
 
     def drop(self, row: int) -> list[tuple[int, int]]:
-        """Remove live row ``row`` and return the moves that close the gap, in order: (to, from).
-
-        The last row of its segment takes its place, the last one of the next segment that one's, and so on.
-        """
-        moves: list[tuple[int, int]] = []
-        hole = row
-        for segment in _segments(self.prefixes):
-            last = segment.rows.stop - 1
-            if last > hole:
-                moves.append((hole, last))
-                hole = last
-        for to, origin in moves:
-            used = slice(self.starts[origin], self.column)
+        """Remove live row ``row`` and return the moves that close the gap, in order: (to, from): the last row takes its
+        place."""
+        last = len(self.starts) - 1
+        if row < last:
+            used = slice(self.starts[last], self.column)
             for layer in self.layers:
-                layer.keys[to, :, used] = layer.keys[origin, :, used]
-                layer.values[to, :, used] = layer.values[origin, :, used]
-            self._visible_RC[to] = self._visible_RC[origin]
-            self.starts[to] = self.starts[origin]
-            self.prefixes[to] = self.prefixes[origin]
+                layer.keys[row, :, used] = layer.keys[last, :, used]
+                layer.values[row, :, used] = layer.values[last, :, used]
+            self._visible_RC[row] = self._visible_RC[last]
+            self.starts[row] = self.starts[last]
         self.starts.pop()
-        self.prefixes.pop()
-        return moves
+        return [(row, last)] if row < last else []
 
     def clear(self) -> None:
         """Remove all rows."""
-        self.starts, self.prefixes = [], []
+        self.starts = []
 
     def branch(self, sources: Sequence[int], new: int) -> KeyValueRows:
         """Return new storage whose row i continues live row ``sources[i]`` (ascending), opened for ``new`` columns."""
-        other = KeyValueRows(
-            len(self.layers), len(sources), self.column + new, shared=self.shared, device=self._visible_RC.device
-        )
+        other = KeyValueRows(len(self.layers), len(sources), self.column + new, device=self._visible_RC.device)
         at = torch.tensor(list(sources), device=self._visible_RC.device)
         for mine, theirs in zip(self.layers, other.layers, strict=True):
             theirs.lazy_initialization(mine.keys, mine.values)
@@ -202,25 +168,15 @@ class KeyValueRows:
         other._visible_RC[:, : self.column] = self._visible_RC[at, : self.column]
         other._visible_RC[:, self.column :] = True
         other.starts = [self.starts[row] for row in sources]
-        other.prefixes = [self.prefixes[row] for row in sources]
         other.column = self.column
         other.first = min(other.starts)
-        other._show(slice(0, len(other.starts)))
+        other.window = slice(0, len(other.starts))
         return other
 
     def release(self) -> None:
         """Let go of the storage at once: rows and layers refer to each other, so it would wait for a collection."""
         for layer in self.layers:
             layer.keys = layer.values = None  # type: ignore[assignment]
-        self.prefixes, self.segments, self.updated = [], [], None
-
-    def _outside(self, prefix: Prefix) -> int:
-        """Return how many of a row's tokens are not in its columns."""
-        return prefix.tokens if self.shared else 0
-
-    def _show(self, window: slice) -> None:
-        self.window = window
-        self.segments = _segments(self.prefixes[window])
 
     def _copy(self, prefix: Prefix, row: int, start: int) -> None:
         count = self.column - start
@@ -246,13 +202,3 @@ class KeyValueRows:
             self._visible_RC[rows, new] = moved
         self.starts = [start + by for start in self.starts]
         self.column = column
-
-
-def _segments(prefixes: Sequence[Prefix]) -> list[Segment]:
-    found: list[Segment] = []
-    begin = 0
-    for _, run in groupby(prefixes, key=id):
-        members = list(run)
-        found.append(Segment(members[0], slice(begin, begin + len(members))))
-        begin += len(members)
-    return found

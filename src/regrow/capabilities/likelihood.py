@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-from regrow.capabilities.batch_engine import PROMPT_TOKENS_AT_ONCE, BatchEngine, Way, choose_way, right_padded
+from regrow.capabilities.batch_engine import PROMPT_TOKENS_AT_ONCE, BatchEngine, layers_of, right_padded
+from regrow.capabilities.decoding_way import Way, choose_way
 from regrow.capabilities.model_call import ModelCall, context_limit, evaluation_mode
 from regrow.capabilities.packed_likelihood import LONGEST_PACKED, packed_scores
 from regrow.capabilities.packed_texts import can_pack
@@ -70,7 +71,8 @@ def score_questions(
         if reuse and longest <= LONGEST_PACKED and can_pack(call, sample, longest):
             batches = packed_scores(call, questions, batch_size)
         else:
-            batches = _in_rows(call, choose_way(call, sample, longest) if reuse else "none", questions, batch_size)
+            way: Way = choose_way(call, sample, longest, ragged=False) if reuse else "none"
+            batches = _in_rows(call, way, questions, batch_size)
         for batch in batches:
             for number, values in batch.items():
                 done[number] = [
@@ -115,15 +117,16 @@ def _in_rows(call: ModelCall, way: Way, questions: Sequence[Question], batch_siz
         if way == "none":
             yield from _without_reuse(call, members, batch_size)
         else:
-            yield from _with_reuse(call, way, members, group.shared, batch_size)
+            yield from _with_reuse(call, members, group.shared, batch_size)
 
 
 def _with_reuse(
-    call: ModelCall, way: Way, members: Sequence[tuple[int, Question]], shared: int, batch_size: int
+    call: ModelCall, members: Sequence[tuple[int, Question]], shared: int, batch_size: int
 ) -> Iterator[Scores]:
     hidden = HiddenStates(call.model)
     longest = len(members[0][1].context)
-    with BatchEngine(call, way, most=batch_size, longest=longest) as engine, hidden.watched():
+    layers = len(layers_of(call.model) or ())
+    with BatchEngine(call, layers, most=batch_size, longest=longest) as engine, hidden.watched():
         prefix = engine.run_prefix(members[0][1].context[:shared])
         for begin in range(0, len(members), batch_size):
             batch = members[begin : begin + batch_size]

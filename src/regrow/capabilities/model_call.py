@@ -47,6 +47,21 @@ class ModelCall:
             options["logits_to_keep"] = keep
         return self.model(input_ids=ids_BT, **options).logits[:, -keep:]
 
+    def logits_at(
+        self,
+        ids_BT: torch.Tensor,
+        places: torch.Tensor | None,
+        *,
+        cache: Cache,
+        positions_BT: torch.Tensor,
+    ) -> torch.Tensor:
+        """Return the logits after the tokens at ``places`` of the first row (None: after all), places x vocabulary."""
+        options: dict[str, Any] = {self._cache_name: cache, "use_cache": True, "position_ids": positions_BT}
+        if self._keeps:
+            options["logits_to_keep"] = 0 if places is None else places
+        logits = self.model(input_ids=ids_BT, **options).logits[0]
+        return logits if self._keeps or places is None else logits[places]
+
 
 @contextmanager
 def evaluation_mode(model: Any) -> Iterator[None]:

@@ -8,8 +8,7 @@ model's forward is copied; whether a model lets itself be run so is tried before
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import accumulate
@@ -20,10 +19,10 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from regrow.capabilities.attention_swap import UNKNOWN_OPTIONS, AttentionSwap, NotShareable
 from regrow.capabilities.batch_engine import attention_windows, same_logits
 from regrow.capabilities.kv_rows import NO_PREFIX, Prefix
 from regrow.capabilities.model_call import ModelCall
-from regrow.capabilities.shared_prefix import UNKNOWN_OPTIONS, NotShareable
 from regrow.capabilities.token_forest import TokenForest
 from regrow.models.quiet import quiet_transformers
 
@@ -96,33 +95,21 @@ class PackedTexts:
     def __init__(self, call: ModelCall) -> None:
         self.call = call
         self._layers = len(DynamicCache(config=call.model.config).layers)
+        self._attention = AttentionSwap(call.model, NAME)
 
     def __enter__(self) -> PackedTexts:
-        model = self.call.model
-        self._before = model.config._attn_implementation
-        model.set_attn_implementation(NAME)
-        if model.config._attn_implementation != NAME:
-            model.set_attn_implementation(self._before)
-            raise NotShareable
+        self._attention.__enter__()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.call.model.set_attn_implementation(self._before)
-
-    @contextmanager
-    def _own_attention(self) -> Iterator[None]:
-        self.call.model.set_attn_implementation(self._before)
-        try:
-            yield
-        finally:
-            self.call.model.set_attn_implementation(NAME)
+        self._attention.__exit__()
 
     def run_prefix(self, ids: Sequence[int]) -> Prefix:
         """Return the keys and values of a prefix; of no tokens: no prefix."""
         if not ids:
             return NO_PREFIX
         cache = DynamicCache()
-        with self._own_attention():
+        with self._attention.suspended():
             self.call.last_logits(torch.tensor([list(ids)], device=self.call.device), cache=cache)
         return Prefix.of_cache(cache, len(ids))
 

@@ -123,8 +123,8 @@ def pools_of(
         watch.end(f"{len(pool.examples)} kept, {sum(pool.dropped.values())} dropped")
         if len(pool.examples) < examples:
             watch.note(
-                f"note: the pool '{name}' has {len(pool.examples)} of the {examples} examples wanted: its source has no "
-                "more prompts"
+                f"note: the pool '{name}' has {len(pool.examples)} of the {examples} examples wanted: its source has "
+                "no more prompts"
             )
         found[name] = _with_origin(pool, capability)
     return {name: found[name] for name in prompts}

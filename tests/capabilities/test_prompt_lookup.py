@@ -1,0 +1,55 @@
+"""Drafts against a search of the whole text for the last place where the same tokens stood."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from regrow.capabilities.prompt_lookup import LONGEST, PromptLookup
+
+
+def searched(text: list[int], match: int, most: int) -> list[int]:
+    key = text[-match:]
+    for at in range(len(text) - match - 1, -1, -1):
+        if text[at : at + match] == key and len(key) == match:
+            return text[at + match : at + match + most]
+    return []
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("match", [1, 2, 3])
+def test_it_drafts_what_followed_last_time(seed: int, match: int) -> None:
+    draw = np.random.default_rng(seed)
+    text = draw.integers(0, 4, size=40).tolist()
+    lookup = PromptLookup(text[:10], match)
+    lookup.judge(1, 1)
+    lookup.judge(1, 1)
+    found = 0
+    for before, end in pairwise(range(10, 41, 3)):
+        assert lookup.draft(99) == searched(text[:before], match, LONGEST)
+        assert lookup.draft(2) == searched(text[:before], match, 2)
+        found += bool(lookup.draft(2))
+        lookup.extend(text[before:end])
+    assert found > 3
+
+
+def test_it_drafts_more_while_it_is_right_and_less_when_it_is_not() -> None:
+    lookup = PromptLookup([1, 2, 3, *range(10, 40), 1, 2, 3])
+    lengths = []
+    for right in (2, 4, 8, 3, 0, 1):
+        drafted = lookup.draft(99)
+        lengths.append(len(drafted))
+        lookup.judge(len(drafted), min(right, len(drafted)))
+    assert lengths == [2, 4, 8, 8, 3, 1]
+
+
+@pytest.mark.parametrize("text", [[], [5], [5, 5], [1, 2, 3, 4]])
+def test_a_text_that_never_stood_there_has_no_draft(text: list[int]) -> None:
+    assert PromptLookup(text).draft(4) == []
+
+
+def test_no_room_no_draft() -> None:
+    lookup = PromptLookup([7] * 9)
+    assert lookup.draft(0) == [] and lookup.draft(-1) == [] and lookup.draft(1) == [7]
