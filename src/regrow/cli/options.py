@@ -45,7 +45,9 @@ def merged(kind: type[S], file: Path | None, given: dict[str, Any]) -> S:
     values: dict[str, Any] = read_yaml(file) if file is not None else {}
     where = f"'{file}'" if file is not None else "the options"
     typed = {key: value for key, value in given.items() if value is not None}
-    return build(kind, {**values, **typed}, where=where)  # type: ignore[type-var]
+    hint = "see the command's --help for what is allowed"
+    hint += "; a key of the file is an option with _ for each -" if file is not None else ""
+    return build(kind, {**values, **typed}, where=where, hint=hint)  # type: ignore[type-var]
 
 
 def one_of(first: Any, second: Any, names: str) -> None:

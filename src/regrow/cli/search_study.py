@@ -68,9 +68,10 @@ def search_study(
     """
     from regrow.cli.options import merged
     from regrow.cli.output import print_json, stdout_console, watcher
+    from regrow.records.kinds import find_file, refuse_other_kind
     from regrow.records.quantities import parse_blocks, parse_tokens
     from regrow.records.search_study import SearchStudySpec
-    from regrow.studies import SEARCH, find_study
+    from regrow.records.specs import read_yaml
 
     given: dict[str, Any] = {
         "remove": remove,
@@ -86,7 +87,10 @@ def search_study(
         "capabilities": capabilities,
         "items": items,
     }
-    asked = merged(SearchStudySpec, find_study(str(spec), SEARCH) if spec is not None else None, given)
+    file = find_file(str(spec), "search-study") if spec is not None else None
+    if file is not None:
+        refuse_other_kind(read_yaml(file), "search-study", file)
+    asked = merged(SearchStudySpec, file, given)
     from regrow.study.stages.search_study import study_search
 
     study = study_search(model, asked, output, watch=watcher(quiet), pools_folder=pools, dtype=dtype, device=device)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from types import UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import yaml
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
 
 from regrow.errors import ConfigError, did_you_mean
 from regrow.records.quantities import parse_blocks, parse_tokens
@@ -155,21 +159,156 @@ class EvalSpec(Spec):
     seed: int = 0
 
 
-def build(kind: type[S], values: dict[str, Any], *, where: str = "the options") -> S:
-    """Return a spec of ``kind`` from plain values. Raises ConfigError with one sentence per fault."""
-    unknown = [str(key) for key in values if key not in kind.model_fields]
+@dataclass(frozen=True)
+class _Fault:
+    """One thing wrong in what was asked: the path of its key, the sentence, and what to do where that is known."""
+
+    path: str
+    said: str
+    remedy: str = ""
+    unknown: bool = False
+
+
+class _FaultsError(ValueError):
+    """The faults of options that are checked as a spec of their own while a larger one is read."""
+
+    def __init__(self, faults: Sequence[_Fault]) -> None:
+        super().__init__("; ".join(fault.said for fault in faults))
+        self.faults = tuple(faults)
+
+
+def build(
+    kind: type[S],
+    values: dict[str, Any],
+    *,
+    where: str = "the options",
+    hint: str = "see the command's --help for what is allowed",
+    called: Callable[[str], str] = str,
+) -> S:
+    """Return a spec of ``kind`` from plain values. Raises ConfigError with one sentence per fault, which names the
+    whole path of its key ("families[0].model"; ``called`` may put it as the user wrote it). Unknown keys hide other
+    faults, which often follow from them."""
+    spec, faults = _checked(kind, values)
+    if spec is not None:
+        return spec
+    unknown = [fault for fault in faults if fault.unknown]
     if unknown:
-        raise ConfigError(f"unknown key '{unknown[0]}' in {where}", hint=did_you_mean(unknown[0], kind.model_fields))
+        names = ", ".join(f"'{called(fault.path)}'" for fault in unknown)
+        remedies = [
+            f"for '{called(fault.path)}': {fault.remedy}" if len(unknown) > 1 else fault.remedy for fault in unknown
+        ]
+        raise ConfigError(f"unknown key{'s' * (len(unknown) > 1)} {names} in {where}", hint="; ".join(remedies))
+    told: dict[str, list[str]] = {}
+    for fault in faults:  # each branch of a union says what it wants
+        told.setdefault(fault.path, []).append(fault.said)
+    said = [
+        f"{called(path)}: {' or '.join(dict.fromkeys(ways))}" if path else "; ".join(ways)
+        for path, ways in told.items()
+    ]
+    remedies = list(dict.fromkeys(fault.remedy for fault in faults if fault.remedy))
+    raise ConfigError(f"{where}: {'; '.join(said)}", hint="; ".join(remedies) or hint)
+
+
+def refuse_faults(kind: type[Spec], values: dict[str, Any]) -> None:
+    """Raise ValueError, which :func:`build` puts under the path of the field it is raised for, where ``values`` are not
+    options of ``kind``. For validators of options that a larger spec keeps as they are."""
+    _, faults = _checked(kind, values)
+    if faults:
+        raise _FaultsError(faults)
+
+
+def _checked(kind: type[S], values: dict[str, Any]) -> tuple[S | None, list[_Fault]]:
+    """Return the spec, or what is wrong."""
+    faults = [
+        _Fault(str(key), "", did_you_mean(str(key), kind.model_fields), unknown=True)
+        for key in values
+        if key not in kind.model_fields
+    ]
     try:
-        return kind.model_validate(values)
+        spec = kind.model_validate({key: value for key, value in values.items() if key in kind.model_fields})
     except ValidationError as error:
-        faults = "; ".join(
-            dict.fromkeys(
-                f"{str(fault['loc'][0]) if fault['loc'] else 'it'}: {_message(fault['msg'])} (got {fault['input']!r})"
-                for fault in error.errors()
-            )
-        )
-        raise ConfigError(f"{where}: {faults}", hint="see the command's --help for what is allowed") from error
+        return None, faults + _told(kind, error)
+    return (None if faults else spec), faults
+
+
+def _told(kind: type[Spec], error: ValidationError) -> list[_Fault]:
+    found: list[_Fault] = []
+    faults = error.errors()
+    for fault in faults:
+        loc = fault["loc"]
+        if any(other["loc"][: len(loc)] == loc and len(other["loc"]) > len(loc) for other in faults):
+            continue  # "at least 1 item", when the item itself is at fault
+        parts, place, unknown = _place(kind, loc)
+        path = _path(parts)
+        inner = fault.get("ctx", {}).get("error")
+        if isinstance(inner, _FaultsError):
+            found += [replace(one, path=".".join(filter(None, (path, one.path)))) for one in inner.faults]
+        elif unknown:
+            fields = [name for model in _models(place) for name in model.model_fields]
+            found.append(_Fault(path, "", did_you_mean(str(parts[-1]), fields), unknown=True))
+        else:
+            given = fault["input"]
+            choices = [value for one in _options(place) for value in get_args(one) if get_origin(one) is Literal]
+            near = did_you_mean(given, map(str, choices)) if choices and isinstance(given, str) else ""
+            found.append(_Fault(path, f"{_sentence(fault)}{_got(fault)}", near))
+    return found
+
+
+def _place(kind: type[Spec], loc: Sequence[int | str]) -> tuple[list[int | str], Any, bool]:
+    """Return the part of a fault's place that a user wrote (pydantic adds the branches of a union), the type wanted
+    there, and whether the last part is a key that is not known."""
+    parts: list[int | str] = []
+    wanted: Any = kind
+    for part in loc:
+        options = _options(wanted)
+        fields = next((model.model_fields for model in _models(wanted) if part in model.model_fields), None)
+        inner = [get_args(one)[0] for one in options if get_origin(one) in (tuple, list)]
+        if fields is not None:
+            wanted = fields[str(part)].annotation
+        elif isinstance(part, int) and inner:
+            wanted = inner[0]
+        elif any(get_origin(one) is dict for one in options) and part != "[key]":
+            wanted = Any
+        else:
+            # A key that no model of this place has; else a branch of a union, which is no place.
+            unknown = bool(_models(wanted)) and not any(part == model.__name__ for model in _models(wanted))
+            return ([*parts, str(part)] if unknown else parts), wanted, unknown
+        parts.append(part)
+    return parts, wanted, False
+
+
+def _options(wanted: Any) -> list[Any]:
+    """Return the types of a union, or the type, without what is annotated."""
+    if get_origin(wanted) is Annotated:
+        return _options(get_args(wanted)[0])
+    if get_origin(wanted) in (Union, UnionType):
+        return [option for one in get_args(wanted) for option in _options(one)]
+    return [wanted]
+
+
+def _models(wanted: Any) -> list[type[Spec]]:
+    return [one for one in _options(wanted) if isinstance(one, type) and issubclass(one, Spec)]
+
+
+def _path(parts: Sequence[int | str]) -> str:
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).removeprefix(".")
+
+
+def _sentence(fault: ErrorDetails) -> str:
+    if fault["type"] in ("model_type", "model_attributes_type", "dict_type"):
+        return "a mapping (key: value lines) is wanted here"
+    return _message(fault["msg"])
+
+
+def _got(fault: ErrorDetails) -> str:
+    """Return the value in brackets, where it is one that a reader takes in at a glance."""
+    given = fault["input"]
+    if fault["type"] == "missing" or isinstance(given, dict | Frozen):
+        return "" if fault["type"] in ("missing", "value_error") else " (got a mapping)"
+    shown = repr(given)
+    if isinstance(given, list | tuple) and (len(shown) > 60 or any(isinstance(one, dict) for one in given)):
+        return f" (got {len(given)} entries)"
+    return f" (got {shown if len(shown) <= 60 else shown[:57] + '...'})"
 
 
 MOST_YAML_LETTERS = 200_000

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from regrow.errors import ConfigError
+from regrow.records.kinds import refuse_other_kind
 from regrow.records.quantities import parse_tokens
 from regrow.records.specs import (
     Blocks,
@@ -21,6 +22,7 @@ from regrow.records.specs import (
     Tokens,
     build,
     read_yaml,
+    refuse_faults,
     typed_count,
 )
 
@@ -145,7 +147,7 @@ class StudySpec(Spec):
         taken = sorted(_HEAL_BY_STUDY & options.keys())
         if taken:
             raise ValueError(f"'{taken[0]}' of a heal is set by the study itself (budgets, rules, scopes, seeds)")
-        build(HealSpec, {"tokens": 1, **options}, where="'heal'")
+        refuse_faults(HealSpec, {"tokens": 1, **options})
         return options
 
     @field_validator("budgets", "sweep")
@@ -190,12 +192,26 @@ class StudySpec(Spec):
 def read_study_spec(file: Path) -> StudySpec:
     """Return the study in a YAML file. Raises ConfigError for anything that is not valid in it."""
     values = read_yaml(file)
+    refuse_other_kind(values, "study", file)
     families = values.get("families")
+    called: dict[str, str] = {}
     if isinstance(families, dict):
-        for name, entry in families.items():
+        for number, (name, entry) in enumerate(families.items()):
             if not isinstance(entry, dict):
                 raise ConfigError(
                     f"'{file}': family '{name}' is {entry!r}", hint=f"write {name}: {{model: MODEL, remove: 2}}"
                 )
+            called[f"families[{number}]"] = f"families.{name}"
         values = {**values, "families": [{"name": name, **entry} for name, entry in families.items()]}
-    return build(StudySpec, {"name": file.stem, **values}, where=f"'{file}'")
+
+    def as_written(path: str) -> str:
+        first, dot, rest = path.partition(".")
+        return f"{called.get(first, first)}{dot}{rest}"
+
+    return build(
+        StudySpec,
+        {"name": file.stem, **values},
+        where=f"'{file}'",
+        hint="`regrow study show smoke` lists the keys of a study; docs/study.md describes them",
+        called=as_written,
+    )

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from regrow.errors import ConfigError
+from regrow.records.kinds import find_file, refuse_other_kind
 from regrow.records.specs import Blocks, EvalSpec, HealSpec, RepairSpec, Spec, Tokens, build, read_yaml
-from regrow.studies import REPAIR, find_study
 
 
 class CutSpec(Spec):
@@ -119,14 +119,15 @@ def healing_label(spec: HealSpec) -> str:
 def load_repair_study(study: str | Path, *, full: bool = False) -> RepairStudySpec:
     """Return the study in a YAML file or of a shipped name, in its full size on request. Raises ConfigError naming the
     fault."""
-    file = find_study(str(study), REPAIR)
+    file = find_file(str(study), "repair-study")
     values = read_yaml(file)
-    where = f"'{file}'"
-    spec = build(RepairStudySpec, values, where=where)
+    refuse_other_kind(values, "repair-study", file)
+    where, hint = f"'{file}'", "docs/repair.md describes the keys"
+    spec = build(RepairStudySpec, values, where=where, hint=hint)
     if full:
         if not spec.full:
             raise ConfigError(f"{where} has no full size (no key 'full')", hint="leave out --full")
-        spec = build(RepairStudySpec, {**values, **spec.full, "full": {}}, where=f"{where} in full size")
+        spec = build(RepairStudySpec, {**values, **spec.full, "full": {}}, where=f"{where} in full size", hint=hint)
     for kind, labels in (
         ("cut", [cut.label for cut in spec.cuts]),
         ("calibration text", [text.label for text in spec.calibrations]),
