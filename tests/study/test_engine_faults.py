@@ -30,7 +30,7 @@ ENGINES = {
     "ray": EngineSpec(name="ray", workers=2),
     "slurm-local": EngineSpec(name="slurm", cluster="local", workers=2),
 }
-REASONS = {"killed": "killed", "hungry": "out of memory", "wrong": "error"}
+REASONS = {"killed": "killed", "hungry": "out of memory", "gpu": "GPU failed", "wrong": "error"}
 
 pytestmark = [
     pytest.mark.slow,
@@ -75,7 +75,7 @@ def faulty(model: Path, *faults: str) -> dict[str, Any]:
 def test_faults_are_tried_twice_and_reported_and_the_rest_goes_on(
     engine_spec: EngineSpec, mark: Path, model: Path, tmp_path: Path
 ) -> None:
-    faults = ["killed", "hungry", "wrong", "once"]
+    faults = ["killed", "hungry", "gpu", "wrong", "once"]
     if engine_spec.name == "serial":
         faults.remove("killed")  # its worker is the runner
     folder = tmp_path / "study"
@@ -86,6 +86,7 @@ def test_faults_are_tried_twice_and_reported_and_the_rest_goes_on(
     found = {step_id: (failure.reason, failure.attempts) for step_id, failure in summary.failed.items()}
     assert found == {cuts[name]: (REASONS[name], 2) for name in faults if name != "once"}, summary.failed
     assert summary.failed[cuts["wrong"]].message.endswith("it never works")
+    assert summary.failed[cuts["gpu"]].message.endswith("CUDA error: unspecified launch failure")
     expected = {step.id for step in steps if step.id not in found and cuts[step.family] not in found}
     shared = {step.id for step in steps if not step.parents and step.kind != "prune"}
     done = {step.id for step in steps if StudyFolder(folder).done(step.id) is not None}

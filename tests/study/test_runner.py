@@ -144,7 +144,7 @@ class Scripted:
         self.stopped = True
 
 
-@pytest.mark.parametrize("how", ["error", "killed", "out of memory", "preempted", "timeout"])
+@pytest.mark.parametrize("how", ["error", "killed", "out of memory", "GPU failed", "preempted", "timeout"])
 def test_a_step_that_fails_once_is_tried_again(how: str, model: Path, tmp_path: Path) -> None:
     folder = tmp_path / "study"
     steps = begin(folder, tiny_spec(model))

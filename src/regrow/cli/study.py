@@ -184,6 +184,8 @@ def run(
         print(f"{summary.done} of {summary.total} steps done ({summary.found} of them before); study in {place}")
         for step_id, failure in summary.failed.items():
             print(f"failed: {step_id} ({failure.reason}: {failure.message}); log in {place}/steps/{step_id}/log.txt")
+        for remedy in dict.fromkeys(failure.remedy for failure in summary.failed.values() if failure.remedy):
+            print(f"  try: {remedy}")
         if summary.blocked:
             print(f"not begun, because a step before them failed: {len(summary.blocked)}")
         if page:
@@ -314,10 +316,10 @@ def _say_terminated() -> None:
 
 
 def _read(file: str) -> tuple[Any, str]:
+    from regrow.records.kinds import find_file
     from regrow.records.study_spec import read_study_spec
-    from regrow.studies import find_study
 
-    path = find_study(file)
+    path = find_file(file, "study")
     return read_study_spec(path), path.stem
 
 

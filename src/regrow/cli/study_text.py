@@ -110,7 +110,8 @@ def _status(found: Progress, *, everything: bool) -> Any:
     line += f" ({', '.join(others)})" if others else ""
     if found.left_seconds == found.left_seconds and found.left_seconds > 0:
         line += f"; about {duration(found.left_seconds)} of work left"
-    return Group(table, Text(line)) if shown else Text(line)
+    remedies = [Text(f"try: {remedy}") for remedy in dict.fromkeys(row.remedy for row in found.steps if row.remedy)]
+    return Group(*([table] if shown else []), Text(line), *remedies)
 
 
 def _kinds(kinds: dict[str, int]) -> str:

@@ -31,6 +31,7 @@ from regrow.records.study_spec import FamilySpec, StudySpec
 from regrow.study.design import planning_design
 from regrow.study.evidence import pilots_from
 from regrow.study.folder import Done, StudyFolder
+from regrow.study.gpu import device_for, noting_a_lost_gpu
 from regrow.study.heal_processes import train_with_torchrun
 from regrow.study.lease import LeaseWatch, lease
 from regrow.study.meter import Meter
@@ -62,9 +63,12 @@ def execute(study: Path, step_id: str, *, watch: Watcher, card: CardWriter | Non
             return found
         meter = Meter()
         work = _Work(folder, step, folder.spec(), watch, card, meter)
+        device = device_for(folder, step_id, work.spec.device)
         work.check_model()
-        cost = getattr(work, step.kind)()
-        done = Done(finished=datetime.now(UTC).isoformat(timespec="seconds"), cost=cost, machine=platform.node())
+        with noting_a_lost_gpu(folder, step_id, device):
+            cost = getattr(work, step.kind)()
+        finished = datetime.now(UTC).isoformat(timespec="seconds")
+        done = Done(finished=finished, cost=cost, machine=platform.node(), device=device)
         folder.write_done(step_id, done)
         folder.log("done", step_id, seconds=round(cost.wall_seconds, 3))
         work.tidy()

@@ -36,7 +36,15 @@ ASKED = "study.json"
 EVENTS = "events.jsonl"
 
 State = Literal["pending", "running", "stale", "done", "failed"]
-Reason = Literal["error", "killed", "out of memory", "preempted", "timeout"]
+Reason = Literal["error", "killed", "out of memory", "GPU failed", "preempted", "timeout"]
+GPU_FAILED = "gpu-failed.json"
+REMEDIES = {
+    "GPU failed": "look at the GPU (nvidia-smi, the system's log), then run the study again: what the step had saved "
+    "is kept; to go on without one, write device: cpu in the study's file and run it with --update",
+    "out of memory": "fewer engine.workers, a smaller heal.microbatch_tokens, or dtype: bfloat16",
+    "timeout": "a longer engine.timeout_minutes; what the step had saved is kept",
+}
+"""What to do about a failure, by its reason, where there is more to say than to run again."""
 
 
 class Failure(Frozen):
@@ -46,13 +54,18 @@ class Failure(Frozen):
     message: str
     attempts: int = 1
 
+    @property
+    def remedy(self) -> str:
+        return REMEDIES.get(self.reason, "")
+
 
 class Done(Frozen):
-    """What a finished step used and where it ran."""
+    """What a finished step used and where it ran; ``device`` is what "auto" meant there."""
 
     finished: str
     cost: Cost
     machine: str = ""
+    device: str = ""
 
 
 @dataclass(frozen=True)
@@ -185,15 +198,31 @@ class StudyFolder:
                 "identities": raw["identities"],
                 "steps": [_step(entry) for entry in raw["steps"]],
             }
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
+            if self.path.is_file():
+                raise self._a_file() from None
             raise StudyError(
                 f"'{self.path}' holds no study (no {ASKED})", hint="regrow study run FILE --output DIR"
             ) from None
-        except (ValueError, KeyError, TypeError, OSError) as error:
+        except OSError as error:  # not a broken record: rights, a disk or a network that will be back
+            raise StudyError(
+                f"'{file}' cannot be read: {error.strerror or error}", hint="check the disk and its rights"
+            ) from error
+        except (ValueError, KeyError, TypeError) as error:
             raise StudyError(
                 f"'{file}' cannot be read ({type(error).__name__})",
                 hint=f"delete the file and run the study again with --output {self.path}; finished runs are kept",
             ) from error
+
+    def _a_file(self) -> StudyError:
+        """Return what to say to who named a file where a study's folder is wanted."""
+        if self.path.name == ASKED:
+            hint = f"name its folder: {self.path.parent}"
+        elif self.path.suffix.lower() in (".yaml", ".yml"):
+            hint = f"name the folder that `regrow study run {self.path} -o DIR` writes"
+        else:
+            hint = "name the folder that `regrow study run FILE -o DIR` writes"
+        return StudyError(f"'{self.path}' is a file, the folder of a study is wanted", hint=hint)
 
 
 def _plain(step: Step) -> dict[str, Any]:

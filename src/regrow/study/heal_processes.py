@@ -14,15 +14,17 @@ from pathlib import Path
 
 from regrow.errors import StudyError
 from regrow.records.checkpoint import CheckpointFacts, read_facts
+from regrow.study.engines.engine import cause_in
 
 _GRACE_SECONDS = 120.0
-_TAIL = 2_000
+_TAIL = 20_000
 
 
 def train_with_torchrun(study: Path, step_id: str, healed: Path, *, processes: int) -> CheckpointFacts:
     """Return the facts of the checkpoint in ``healed`` after training it in ``processes`` processes of this machine.
 
-    Raises StudyError with the end of their output when they fail. After KeyboardInterrupt they have saved their state.
+    Raises StudyError with the reason in their output when they fail. After KeyboardInterrupt they have saved their
+    state.
     """
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     command += ["-m", "regrow", "study", "step", str(study.absolute()), step_id]
@@ -39,7 +41,7 @@ def train_with_torchrun(study: Path, step_id: str, healed: Path, *, processes: i
             raise
     facts = read_facts(healed) if code == 0 else None
     if facts is None:
-        said = log.read_text("utf-8", errors="replace")[-_TAIL:].strip()
+        said = cause_in(log.read_text("utf-8", errors="replace")[-_TAIL:])
         raise StudyError(f"torchrun ended with exit code {code}: {said or 'no output'}", hint=f"see {log}")
     return facts
 

@@ -17,7 +17,7 @@ _STOPPED = ("failed", "blocked")
 
 
 class StepState(Frozen):
-    """One step as it stands; ``message`` says why it failed, ``seconds`` how long it took."""
+    """One step as it stands; ``message`` says why it failed, ``remedy`` what to do, ``seconds`` how long it took."""
 
     step_id: str
     family: str
@@ -25,6 +25,7 @@ class StepState(Frozen):
     title: str
     state: Shown
     message: str = ""
+    remedy: str = ""
     seconds: Number = float("nan")
     training_tokens: int = 0
 
@@ -64,6 +65,7 @@ def progress_of(study: Path, watch: LeaseWatch | None = None) -> Progress:
                 title=step.title,
                 state=state,
                 message=f"{failure.reason}: {failure.message}" if failure else "",
+                remedy=failure.remedy if failure else "",
                 seconds=done.cost.wall_seconds if done else float("nan"),
                 training_tokens=done.cost.training_tokens if done else 0,
             )

@@ -29,6 +29,15 @@ def hungry(model, calibration, *, remove, protect, contiguous, generator):
     torch.empty(2**56, dtype=torch.uint8)
 
 
+@CRITERIA.register("fault-gpu", summary="fails as CUDA does, with its advice", needs="weights")
+def gpu(model, calibration, *, remove, protect, contiguous, generator):
+    raise RuntimeError(
+        "CUDA error: unspecified launch failure\n"
+        "CUDA kernel errors might be asynchronously reported at some other API call.\n"
+        "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
+    )
+
+
 @CRITERIA.register("fault-wrong", summary="always fails", needs="weights")
 def wrong(model, calibration, *, remove, protect, contiguous, generator):
     raise ValueError("it never works")

@@ -20,11 +20,11 @@ from typing import Any
 
 from regrow.errors import StudyError
 from regrow.records.study_spec import EngineSpec
-from regrow.study.engines.engine import BUSY_CODE, How, Outcome, tells_of_no_memory
+from regrow.study.engines.engine import BUSY_CODE, How, Outcome, cause_in, how_words_tell
 from regrow.study.termination import TERMINATED_CODE
 from regrow.study.worker import PARENT
 
-_TAIL_BYTES = 2_000
+_TAIL_BYTES = 8_000
 _LOOK_SECONDS = 0.05
 _GRACE_SECONDS = 60.0
 """How long a step that is out of time may take to save its state."""
@@ -109,8 +109,8 @@ class ProcessEngine:
         elif job.code in (-signal.SIGKILL, -signal.SIGINT, 130):
             how = "killed"
             message = f"the worker was ended by signal {-job.code}" if job.code < 0 else "the worker was interrupted"
-        elif tells_of_no_memory(message):
-            how = "out of memory"
+        else:
+            how = how_words_tell(message) or "error"
         return Outcome(step_id, how, message)
 
     def _last_words(self, step_id: str) -> str:
@@ -118,14 +118,9 @@ class ProcessEngine:
             with (self._study / "steps" / step_id / "log.txt").open("rb") as stream:
                 stream.seek(0, os.SEEK_END)
                 stream.seek(max(0, stream.tell() - _TAIL_BYTES))
-                lines = stream.read().decode("utf-8", "replace").strip().splitlines()
+                return cause_in(stream.read().decode("utf-8", "replace"))
         except OSError:
             return ""
-        said = [line.strip() for line in lines if line.strip()]
-        for line in reversed(said):
-            if line.startswith("error:"):
-                return line.removeprefix("error:").strip()
-        return said[-1] if said else ""
 
 
 class _Forks:

@@ -26,7 +26,7 @@ class SerialEngine:
         except LeaseTakenError:
             self._ended.append(Outcome(step_id, "busy"))
         except Exception as error:
-            self._ended.append(Outcome(step_id, how_it_failed(error), f"{type(error).__name__}: {error}"))
+            self._ended.append(Outcome(step_id, how_it_failed(error), _said(error)))
 
     def ended(self, wait_seconds: float) -> list[Outcome]:
         found, self._ended = self._ended, []
@@ -34,3 +34,8 @@ class SerialEngine:
 
     def stop(self) -> None:
         self._ended = []
+
+
+def _said(error: Exception) -> str:
+    """Return the error in a line; CUDA's are followed by advice."""
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"

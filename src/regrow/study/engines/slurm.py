@@ -4,7 +4,6 @@ machine."""
 from __future__ import annotations
 
 import os
-import re
 import signal
 import time
 from contextlib import suppress
@@ -13,7 +12,7 @@ from typing import Any
 
 from regrow.errors import ConfigError, StudyError
 from regrow.records.study_spec import EngineSpec
-from regrow.study.engines.engine import How, Outcome, tells_of_no_memory
+from regrow.study.engines.engine import How, Outcome, cause_in, how_words_tell
 from regrow.study.worker import run_step_by_name
 
 _LOOK_SECONDS = 0.5
@@ -94,23 +93,9 @@ class SlurmEngine:
         if error is None:
             return Outcome(step_id, "busy" if job.result() == "busy" else "done")
         state = str(job.state).split()[0].rstrip("+")
-        message = _cause(str(error)) or type(error).__name__
+        message = cause_in(str(error)) or type(error).__name__
         how = _ENDS.get(state)
-        if how is None and "PreemptedError" in str(error):
-            how = "preempted"
-        if how is None:
-            how = "killed" if "has not produced any output" in str(error) else "error"
-        if tells_of_no_memory(message):
-            how = "out of memory"
+        told = how_words_tell(message)
+        if how is None or told == "out of memory":
+            how = told or ("killed" if "has not produced any output" in str(error) else "error")
         return Outcome(step_id, how, message)
-
-
-def _cause(report: str) -> str:
-    """Return the exception in a job's report, which goes on with the traceback's end and the names of log files."""
-    said = [
-        line.strip() for line in report.splitlines() if re.match(r"[\w.]+(Error|Exception|Interrupt)\b", line.strip())
-    ]
-    if said:
-        return said[-1]
-    lines = [line.strip() for line in report.splitlines() if line.strip()]
-    return lines[-1] if lines else ""
