@@ -40,6 +40,9 @@ app = App(
     suppress_keyboard_interrupt=False,
 )
 
+WITH_DATA = ("eval", "rescore", "pools")
+"""The commands that have the option --data; the others know REGROW_DATA alone."""
+
 _COMMANDS: dict[str, tuple[str, str]] = {
     "quickstart": ("regrow.cli.quickstart:quickstart", "Prune, measure, repair, heal and measure again, in one go."),
     "prune": ("regrow.cli.prune:prune", "Remove the least important blocks and save the checkpoint."),
@@ -109,6 +112,7 @@ def _run(words: list[str]) -> int:
     from cyclopts import CycloptsError
 
     from regrow.errors import RegrowError
+    from regrow.records.hints import without_data_option
 
     try:
         result = app(words, exit_on_error=False, print_error=False, result_action="return_value")
@@ -116,7 +120,8 @@ def _run(words: list[str]) -> int:
         _refuse(_plain(error), "regrow --help" if not words else f"regrow {_known(words)} --help".replace("  ", " "))
         return USER_MISTAKE
     except RegrowError as error:
-        _refuse(str(error), error.hint)
+        known = words and words[0] in WITH_DATA
+        _refuse(str(error), error.hint if known or error.hint is None else without_data_option(error.hint))
         return USER_MISTAKE
     except MemoryError:
         _refuse("there is not enough memory for this", "use --dtype bfloat16, a smaller model or fewer tokens")

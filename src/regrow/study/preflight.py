@@ -1,4 +1,5 @@
-"""Can a study run here? Models, items, rules, disk, memory and engine, really looked at, before anything runs."""
+"""Can a study run here? Models, items, healing prompts, rules, disk, memory and engine, really looked at, before
+anything runs."""
 
 from __future__ import annotations
 
@@ -13,7 +14,9 @@ from regrow.errors import ConfigError, RegrowError
 from regrow.heal.registry import SCOPES
 from regrow.models.identity import model_identity
 from regrow.models.load import block_count, locate_file
-from regrow.records.results import Frozen
+from regrow.protocols import Capability
+from regrow.records.hints import without_data_option
+from regrow.records.results import Frozen, Split
 from regrow.records.specs import PruneSpec
 from regrow.records.study_spec import FamilySpec, StudySpec
 from regrow.study.design import capabilities_of, planning_design, steps_of
@@ -22,6 +25,9 @@ from regrow.study.folder import StudyFolder
 
 _TRAINING_BYTES_PER_WEIGHT = 6.0
 """bfloat16 or float32 weights with activations and LoRA moments of short sequences; an estimate."""
+
+_ALSO_READ = {"safety": "general"}
+"""Pools of the full suite that also hold prompts of another one's source."""
 
 
 class Finding(Frozen):
@@ -40,26 +46,62 @@ def preflight(spec: StudySpec, output: Path) -> list[Finding]:
 
     def look(what: str, work: Callable[[], str]) -> None:
         try:
-            found.append(Finding(what=what, ok=True, found=work()))
+            said = work()
+            if said:
+                found.append(Finding(what=what, ok=True, found=said))
         except RegrowError as error:
-            found.append(Finding(what=what, ok=False, found=str(error), remedy=error.hint or ""))
+            missing(what, error)
 
     def items() -> str:
         capabilities.extend(capabilities_of(spec, [one.name for one in suite(spec.suite)]))
         counts = []
         for one in suite(spec.suite):
-            if one.name in capabilities:
+            if one.name not in capabilities:
+                continue
+            try:
                 dev, test = (len(list(one.items(split))) for split in ("dev", "test"))
-                counts.append(f"{one.name} {dev}/{test}")
-                for asked, there, split in ((spec.dev_items, dev, "dev"), (spec.test_items, test, "test")):
-                    if asked is not None and asked > there:
-                        raise ConfigError(
-                            f"{split}_items: {asked} of '{one.name}' were asked for, the suite has {there}",
-                            hint=f"{split}_items: {there}",
-                        )
-        return "dev/test items: " + ", ".join(counts)
+            except RegrowError as error:
+                missing(f"items of {one.name}", error)
+                continue
+            counts.append(f"{one.name} {dev}/{test}")
+            for asked, there, split in ((spec.dev_items, dev, "dev"), (spec.test_items, test, "test")):
+                if asked is not None and asked > there:
+                    raise ConfigError(
+                        f"{split}_items: {asked} of '{one.name}' were asked for, the suite has {there}",
+                        hint=f"{split}_items: {there}",
+                    )
+        return f"dev/test items: {', '.join(counts)}" if counts else ""
+
+    def prompts() -> str:
+        there = {one.name: one for one in healing_suite(spec.suite)}
+        wanted = planning_design(spec, capabilities, there).pools
+        counts, short = [], set()
+        for name in wanted:
+            try:
+                counts.append(f"{name} {len(list(there[name].items('heal')))}")
+            except RegrowError as error:
+                short.add(name)
+                missing(f"healing prompts of {name}", error)
+        # An error names the first data set that a pool lacks; what else it reads is looked at too.
+        for name in {_ALSO_READ[name] for name in short & _ALSO_READ.keys()} & there.keys() - set(wanted):
+            look(f"healing prompts of {', '.join(short)}", lambda name=name: _read(there[name], "heal"))  # type: ignore[misc]
+        if short:
+            for one in suite(spec.suite):  # every pool is kept apart from all items of the suite
+                if one.name not in capabilities:
+                    look(f"items of {one.name}", lambda one=one: _read(one, "dev"))  # type: ignore[misc]
+        return f"healing prompts: {', '.join(counts)}" if counts else ""
+
+    def missing(what: str, error: RegrowError) -> None:
+        remedy = without_data_option(error.hint or "")
+        said = next((one for one in found if (one.found, one.remedy) == (str(error), remedy)), None)
+        if said is None:
+            found.append(Finding(what=what, ok=False, found=str(error), remedy=remedy))
+        else:  # several need the same data set
+            found[found.index(said)] = said.model_copy(update={"what": f"{said.what}, {what}"})
 
     look("items", items)
+    if capabilities:
+        look("healing prompts", prompts)
     weights: dict[str, int] = {}
     for family in spec.families:
         look(f"model {family.name}", lambda family=family: _model(family, weights))  # type: ignore[misc]
@@ -80,6 +122,12 @@ def preflight(spec: StudySpec, output: Path) -> list[Finding]:
     look("engine", lambda: _engine(spec))
     look("folder", lambda: _folder(spec, output))
     return found
+
+
+def _read(one: Capability, split: Split) -> str:
+    """Read items for the error that their source is not there."""
+    one.items(split)
+    return ""
 
 
 def _model(family: FamilySpec, weights: dict[str, int]) -> str:
