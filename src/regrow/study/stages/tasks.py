@@ -20,7 +20,7 @@ from regrow.protocols import Watcher
 from regrow.records.fingerprint import file_sha256, fingerprint
 from regrow.records.results import Cost, ItemScore, Measurement, RunRecord, provenance
 from regrow.records.specs import EvalSpec
-from regrow.records.store import PARTS, RunFolder
+from regrow.records.store import PARTS, RESULT, RunFolder
 from regrow.study.stages.chain import found_evaluation
 from regrow.study.stages.evaluate import card_facts, items_content, stage_of
 
@@ -61,10 +61,19 @@ def evaluate_tasks(
         raise ConfigError("no task was named", hint="--tasks boolq,piqa,wikitext")
     plain = few_shot in (None, 0) and not chat
     own = [name for name in names if plain and (name in TASKS or name == WIKITEXT)]
+    others = [name for name in names if name not in own]
+    folder = RunFolder(output)
+    if others and not (output / RESULT).exists():
+        # Before a model is hashed or loaded: a name with a typing error is found out in seconds.
+        watch.begin("looking up the tasks of lm-evaluation-harness")
+        from regrow.capabilities.harness.tasks import known_tasks
+
+        known_tasks(others, definitions)
+        watch.end(", ".join(others))
     sets = capabilities(data, own)
     content = items_content({each.name: list(each.items("test")) for each in sets})
     articles = list(open_text("wikitext2:test", data_dir=data).documents()) if WIKITEXT in own else []
-    others = [name for name in names if name not in own]
+    watch.begin(f"reading {source}")
     asked = {
         "model_sha256": model_identity(source).sha256,
         "spec": spec.model_dump(mode="json"),
@@ -75,14 +84,10 @@ def evaluate_tasks(
         "items_sha256": fingerprint([content, articles]),
         "definitions_sha256": _content_of(definitions),
     }
-    folder = RunFolder(output)
+    watch.end()
     there = found_evaluation(folder, asked, watch)
     if there is not None:
         return there
-    if others:
-        from regrow.capabilities.harness.tasks import known_tasks
-
-        known_tasks(others, definitions)
     watch.begin(f"loading {source}")
     loaded = load_model(source, dtype=dtype, device=device)
     watch.end(f"{len(blocks_of(loaded.model))} blocks")
