@@ -7,6 +7,7 @@ import pytest
 from regrow.errors import DataError
 from regrow.records.store import RESULT
 from regrow.records.study_runs import COORDINATES, Coordinates, is_study, read_study, write_coordinates
+from regrow.report.paper.paper import paper_of
 from tests.report.sample_study import coordinates, write_run
 
 SIZES = {"math": 6, "safety": 8}
@@ -42,7 +43,46 @@ def test_a_run_that_has_not_finished_is_named_not_read(study):
         read_study(study)
 
 
+def test_what_the_design_asks_for_and_nobody_ran_is_named(study):
+    def step(run, family="llama", **place):
+        return {"id": run, "family": family, "place": {"family": family, "stage": "healed", **place}}
+
+    rah = {"rule": "rah", "scope": "last-k", "budget": 1000}
+    capped = {"rule": "rah-capped", "scope": "all-lora", "budget": 1000}
+    steps = [
+        {"id": "base", "family": "llama", "place": {"family": "llama", "stage": "unpruned"}},
+        {"id": "cut", "family": "llama", "place": None},
+        {"id": "light", "family": "llama", "place": {"family": "llama", "stage": "pruned", "cut": "light"}},
+        step("pilot", pilot="math", scope="all-lora", budget=10),
+        step("healed", **rah, seed=2),
+        step("other", **rah, seed=3),
+        step("c0", **capped, seed=0),
+        step("c1", **capped, seed=1),
+    ]
+    (study / "study.json").write_text(json.dumps({"steps": steps}))
+    (study / "steps" / "c1").mkdir(parents=True)
+    (study / "steps" / "c1" / "failed.json").write_text("{}")
+    expected = (
+        "pruned model, light cut: 1 evaluation pending",
+        "pilots: 1 heal pending",
+        "rah under last-k: 1 heal pending of 2",
+        "rah-capped: 2 heals pending, 1 of them failed",
+    )
+    found = read_study(study)
+    assert found.pending == expected
+    notes = [note for note in paper_of(found).notes if "this report lacks" in note]
+    assert notes == [f"what the study asks for and this report lacks: {'; '.join(expected)}"]
+    steps.append({**step("c2", "qwen", **capped), "also": ["olmo"]})
+    (study / "study.json").write_text(json.dumps({"steps": steps}))
+    assert read_study(study).pending[-1].endswith("3 heals pending, 1 of them failed (llama, olmo, qwen)")
+    (study / "study.json").unlink()
+    assert read_study(study).pending == ()
+
+
 def test_folders_that_are_no_study(tmp_path):
+    (tmp_path / "file.yaml").write_text("x")
+    with pytest.raises(DataError, match="is a file, the folder of a study is wanted"):
+        read_study(tmp_path / "file.yaml")
     with pytest.raises(DataError, match="no folder"):
         read_study(tmp_path / "absent")
     with pytest.raises(DataError, match="holds no run of a study"):

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
@@ -99,11 +99,13 @@ class StudyRun(Frozen):
 
 
 class Study(NamedTuple):
-    """The finished runs of a study folder, by id, and the ids of those that have not finished."""
+    """The finished runs of a study folder, by id, and the ids of those that have not finished. ``pending`` are phrases
+    about what the design asks for and nobody has run to its end yet ("rah-capped: 2 heals pending")."""
 
     path: Path
     runs: tuple[StudyRun, ...]
     unfinished: tuple[str, ...] = ()
+    pending: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -117,6 +119,8 @@ def is_study(folder: Path) -> bool:
 
 def read_study(folder: Path) -> Study:
     """Return the runs of a study folder. Raises DataError when it holds none, or one that cannot be read."""
+    if folder.is_file():
+        raise DataError(f"'{folder}' is a file, the folder of a study is wanted", hint="regrow study run FILE -o DIR")
     if not folder.is_dir():
         raise DataError(f"there is no folder '{folder}'", hint="name the folder of a study")
     families = _families_by_run(folder)
@@ -141,7 +145,41 @@ def read_study(folder: Path) -> Study:
             for family in ((families or {}).get(run.path.name) or [run.coordinates.family])
         ),
         tuple(place.name for place in places if place not in finished),
+        _pending(folder),
     )
+
+
+def _pending(folder: Path) -> tuple[str, ...]:
+    """Return what the design beside the runs asks for and is not there, in the design's order; none without one."""
+    try:
+        steps = [step for step in json.loads((folder / DESIGN).read_text("utf-8"))["steps"] if step["place"]]
+        rows = [(_part(step["place"]), step["id"], (step["family"], *step.get("also", ()))) for step in steps]
+    except (OSError, ValueError, KeyError, TypeError):
+        return ()
+    every = {family for _, _, families in rows for family in families}
+    found = []
+    for part, what in dict.fromkeys(part for part, _, _ in rows):
+        ids = {run: families for named, run, families in rows if named == (part, what)}
+        left = [run for run in ids if not (folder / RUNS / run / RESULT).exists()]
+        if not left:
+            continue
+        failed = sum((folder / "steps" / run / "failed.json").exists() for run in left)
+        waits = {family for run in left for family in ids[run]}
+        said = f"{part}: {len(left)} {what}{'s' if len(left) > 1 else ''} pending"
+        said += f" of {len(ids)}" if len(left) < len(ids) else ""
+        said += f", {failed} of them failed" if failed else ""
+        found.append(said + (f" ({', '.join(sorted(waits))})" if len(every) > 1 else ""))
+    return tuple(found)
+
+
+def _part(place: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the part of the design that a run belongs to, and what such runs are called."""
+    if place.get("pilot"):
+        return "pilots", "heal"
+    if place["stage"] != "healed":
+        return f"{place['stage']} model" + (f", {place['cut']} cut" if place.get("cut") else ""), "evaluation"
+    scope = str(place.get("scope", ""))
+    return str(place["rule"]) + (f" under {scope}" if scope not in ("", "all-lora") else ""), "heal"
 
 
 def _families_by_run(folder: Path) -> dict[str, list[str]] | None:

@@ -60,6 +60,8 @@ def paper_of(study: Study, *, budget: int | None = None, drawing: Drawing | None
     if study.unfinished:
         shown = ", ".join(study.unfinished[:5]) + (" and others" if len(study.unfinished) > 5 else "")
         notes.append(f"{len(study.unfinished)} runs have not finished and are not in this report: {shown}")
+    if study.pending:
+        notes.append(f"what the study asks for and this report lacks: {'; '.join(study.pending)}")
     for family in families:
         notes += [f"{family.name}: {note}" for note in family.notes]
         gone = [name for name in family.paired.capabilities if name not in family.defined]
