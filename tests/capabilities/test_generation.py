@@ -13,8 +13,10 @@ from torch import nn
 
 from regrow.capabilities.decoding_way import choose_way
 from regrow.capabilities.generation import Answer, Request, generate
-from regrow.capabilities.model_call import ModelCall, end_ids
+from regrow.capabilities.likelihood import choice_logprobs
+from regrow.capabilities.model_call import ModelCall, end_ids, out_of_memory
 from regrow.capabilities.plain_generation import generate_plainly
+from regrow.capabilities.ragged_rows import RaggedRows
 from regrow.data.chat import tokenise_prompt
 from regrow.errors import ConfigError, DataError, ModelError
 from regrow.models.bridges import AffineBridge, attach_bridge
@@ -312,6 +314,91 @@ def test_a_batch_that_does_not_fit_is_halved() -> None:
     assert [answer.token_ids for answer in answers] == [answer.token_ids for answer in expected]
     assert [answer.generated_tokens for answer in answers] == [answer.generated_tokens for answer in expected]
     assert max(memory.seen) > 80 and memory.seen[-1] <= 80
+
+
+def test_linux_says_it_in_its_own_words() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(1 << 60, dtype=torch.uint8)
+    assert out_of_memory(caught.value)
+    assert not out_of_memory(RuntimeError("a bug"))
+
+
+def test_answers_that_were_complete_when_memory_ran_out_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    drop, calls = RaggedRows.drop, []
+
+    def scarce(self: RaggedRows, row: int) -> list[tuple[int, int]]:
+        calls.append(row)
+        if len(calls) == 4:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return drop(self, row)
+
+    loaded = loaded_tiny()
+    requests = [Request(f"abc{number}", 3 + number % 3) for number in range(6)]
+    expected = generate(loaded, requests)
+    monkeypatch.setattr(RaggedRows, "drop", scarce)
+    told: list[int] = []
+    answers = generate(loaded, requests, batch_size=6, on_answer=lambda number, answer: told.append(number))
+    assert sorted(told) == list(range(6)) and len(calls) > 4
+    assert [answer.token_ids for answer in answers] == [answer.token_ids for answer in expected]
+
+
+def test_a_trial_without_memory_is_a_model_error_and_no_slower_way() -> None:
+    loaded = loaded_tiny()
+    seen: list[int] = []
+
+    def scarce(module: nn.Module, args: Any, kwargs: Any) -> None:
+        seen.append(1)
+        if len(seen) == 3:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    handle = loaded.model.register_forward_pre_hook(scarce, with_kwargs=True)
+    with pytest.raises(ModelError, match="not enough memory"):
+        generate(loaded, [Request("abc", 3)])
+    handle.remove()
+
+
+def turning_model() -> Any:
+    """Return a model whose positions are turned otherwise once a text is longer than 40 tokens (longrope)."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(
+        "phi3", hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, vocab_size=96, max_position_embeddings=512, pad_token_id=0, bos_token_id=1,
+        eos_token_id=2, original_max_position_embeddings=40,
+        rope_parameters={
+            "rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 8,
+            "long_factor": [4.0 + at for at in range(8)], "original_max_position_embeddings": 40,
+        },
+    )  # fmt: skip
+    model = AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.normal_(0, 0.15)
+    return model
+
+
+def test_positions_that_turn_with_the_length_are_not_mixed() -> None:
+    model, tokenizer = turning_model(), tiny_tokenizer()
+    loaded = LoadedModel(model, tokenizer, "phi3")
+    with torch.no_grad():
+        assert choose_way(ModelCall(model), [5, 6, 7], longest=40) == "ragged"
+        assert choose_way(ModelCall(model), [5, 6, 7], longest=41) == "none"
+    first = "".join(chr(33 + at % 80) for at in range(0, 300, 7))
+    prompts = [first + "xyzuvw" * 3, first + "defghi" * 3, first[:10], first[:20]]
+    ends = end_ids(model, tokenizer)
+    expected = one_by_one(model, tokenizer, prompts, ends, [6] * 4)
+    answers = generate(loaded, [Request(prompt, 6) for prompt in prompts], batch_size=4)
+    assert [answer.token_ids for answer in answers] == [without_end(ids, ends) for ids in expected]
+    choices = ["ab", "abcdefgh" * 3]
+    together = choice_logprobs(loaded, [(prompt, choices) for prompt in prompts])
+    for prompt, scores in zip(prompts, together, strict=True):
+        for choice, score in zip(choices, scores, strict=True):
+            ids = torch.tensor([tokenise_prompt(tokenizer, prompt + choice)])
+            with torch.no_grad():
+                logits = model(ids).logits[0, :-1].log_softmax(-1)
+            taken = logits.gather(-1, ids[0, 1:, None])[-len(choice) :].sum()
+            assert score.logprob == pytest.approx(taken.item(), abs=1e-4)
 
 
 def test_memory_that_never_suffices_is_a_model_error() -> None:

@@ -155,6 +155,36 @@ def test_answers_end_at_the_tasks_own_stops() -> None:
     assert cut == whole.text[: whole.text.index(stop)]
 
 
+@pytest.mark.parametrize(
+    ("options", "most", "stops"),
+    [
+        ({"do_sample": True, "temperature": 0.0, "max_gen_toks": 9}, 9, ()),
+        ({"max_completion_tokens": 7, "until": ["", "x"]}, 7, ("x",)),
+        ({"max_tokens": 5, "until": ""}, 5, ()),
+        ({"until": "ab"}, 256, ("ab",)),
+    ],
+)
+def test_a_tasks_options_mean_what_they_mean_to_the_harness(options: Any, most: int, stops: tuple[str, ...]) -> None:
+    from regrow.capabilities.harness.adapter import _request
+
+    request = _request("abc", options)
+    assert (request.max_new_tokens, request.stop_texts) == (most, stops)
+
+
+def test_many_continuations_of_no_context_are_weighed_as_alone() -> None:
+    from lm_eval.api.instance import Instance
+
+    from regrow.capabilities.harness.adapter import CHOICES_AT_ONCE, RegrowLM
+
+    texts = [f"{number}a{number % 7}" for number in range(3 * CHOICES_AT_ONCE + 5)]
+    requests = [Instance("loglikelihood", {}, ("", text), number) for number, text in enumerate(texts)]
+    model = RegrowLM(loaded_toy())
+    together = model.loglikelihood(requests)
+    for at in (0, CHOICES_AT_ONCE - 1, CHOICES_AT_ONCE, len(texts) - 1):
+        ((alone, greedy),) = model.loglikelihood([requests[at]])
+        assert together[at] == (pytest.approx(alone, abs=1e-4), greedy)
+
+
 def test_a_task_that_samples_and_an_unknown_task_are_refused(definitions: Path) -> None:
     from regrow.capabilities.harness.tasks import known_tasks, run_tasks
 

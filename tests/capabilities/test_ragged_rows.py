@@ -137,6 +137,46 @@ def test_dropping_a_row_moves_one_row_of_each_later_prefix() -> None:
     assert twin.rows.drop(4) == [(4, 6)]
 
 
+def test_what_a_row_left_behind_does_not_reach_the_next() -> None:
+    twin = Twin(RaggedRows(1, 3, 20, device=CPU), 0)
+    twin.open(NO_PREFIX, [12, 3])
+    layer = twin.rows.layers[0]
+    twin.rows.grow([5, 1])
+    states = torch.full((1, HEADS, 6, WIDTH), float("nan"))
+    layer.update(states, states)
+    twin.rows.keep([2, 1])
+    assert twin.rows.drop(0) == [(0, 1)]
+    twin.live = []
+    assert twin.rows.drop(0) == []
+    assert layer.keys.isnan().any()
+    twin.open(NO_PREFIX, [2, 9, 4])
+    twin.grow([1, 1, 1], [1, 1, 1])
+    assert layer.keys.isfinite().all() and layer.values.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_rounds_its_output_only(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    wide = prefix_of(40, generator)
+    prefix = Prefix(40, (wide.keys[0].to(dtype),), (wide.values[0].to(dtype),))
+    rows = RaggedRows(1, 1, 30, device=CPU)
+    rows.open(prefix, [30])
+    query = 3 * torch.randn(1, HEADS * GROUP, 30, WIDTH, generator=generator)
+    key, value = (torch.randn(1, HEADS, 30, WIDTH, generator=generator).to(dtype) for _ in range(2))
+    rows.layers[0].update(key, value)
+    with RaggedAttention(Holder(), rows):
+        got, _ = attend(nn.Identity(), query.to(dtype), key, value, None)
+    whole_key, whole_value = (
+        torch.cat([kept[0][None], own], 2).double().repeat_interleave(GROUP, 1)
+        for kept, own in ((prefix.keys, key), (prefix.values, value))
+    )
+    visible = torch.ones(30, 70, dtype=torch.bool).tril(40)
+    exact = scaled_dot_product_attention(query.to(dtype).double(), whole_key, whole_value, visible).transpose(1, 2)
+    assert got.dtype == dtype
+    # The nearest number of the precision is half a unit away at most.
+    assert ((got.double() - exact).abs() <= 1.01 * torch.finfo(dtype).eps / 2 * exact.abs() + 1e-6).all()
+
+
 def test_rows_longer_than_the_storage_are_a_bug_that_shows() -> None:
     rows = RaggedRows(1, 3, 10, device=CPU)
     with pytest.raises(ValueError, match="do not fit"):

@@ -74,3 +74,14 @@ def test_what_is_not_touched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"available": 2 * 64 * 64 * 4 - 1})())
     with prepacked(plain) as count:
         assert count == 0
+
+
+@pytest.mark.parametrize("bias", [torch.randn(10)[::2], torch.randn(1).expand(5)])
+def test_a_bias_with_strides_is_read_as_what_it_is(bias: torch.Tensor) -> None:
+    layer = torch.nn.Linear(8, 5)
+    layer.bias = torch.nn.Parameter(bias)
+    states = torch.randn(3, 8)
+    with torch.no_grad():
+        expected = layer(states)
+        with prepacked(layer):
+            assert torch.allclose(layer(states), expected, atol=1e-5)

@@ -4,7 +4,8 @@ The fastest that gives the model's own logits is taken:
 
 ``ragged``    rows of different lengths without padding, the common prefix kept once (ragged_engine.py)
 ``copied``    each row holds a copy of the prefix, the model's own attention runs (sliding windows, soft caps, sinks)
-``none``      the model keeps other states than keys and values (recurrent ones): no reuse, see plain_generation.py
+``none``      the model keeps other states than keys and values (recurrent ones), or turns positions by the length of
+              the text (longrope): no reuse, see plain_generation.py
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+import psutil
 import torch
 
 from regrow.capabilities.attention_swap import NotShareable
 from regrow.capabilities.batch_engine import BatchEngine, layers_of, same_logits, windows_of
-from regrow.capabilities.model_call import ModelCall
+from regrow.capabilities.model_call import ModelCall, context_limit, out_of_memory, positions_depend_on_length
 from regrow.capabilities.ragged_engine import RaggedEngine
+from regrow.models.families import text_config_of
 from regrow.models.quiet import quiet_transformers
 
 Way = Literal["ragged", "copied", "none"]
@@ -33,7 +36,8 @@ def choose_way(call: ModelCall, sample: Sequence[int], longest: int, *, ragged: 
     a few tokens of ``sample``, with a prefix, rows of two lengths and a step, against a forward pass without a cache.
     """
     layers = layers_of(call.model)
-    if layers is None:
+    limit = context_limit(call.model)
+    if layers is None or positions_depend_on_length(call.model, longest) or (limit is not None and limit < _SAMPLE):
         return "none"
     ids = (list(sample) * _SAMPLE)[:_SAMPLE]
     with quiet_transformers():
@@ -51,6 +55,31 @@ def engine_of(call: ModelCall, way: Way, *, most: int, longest: int) -> RaggedEn
     layers = len(layers_of(call.model) or ())
     kind = RaggedEngine if way == "ragged" else BatchEngine
     return kind(call, layers, most=most, longest=longest)
+
+
+MEMORY_SHARE = 0.5
+"""Part of the free memory that the keys and values of a batch may take."""
+
+
+def rows_that_fit(call: ModelCall, longest: int) -> int:
+    """Return how many rows of ``longest`` tokens may be kept at a time, at least 1; without limit where the model's
+    config or the device does not say enough."""
+    config = text_config_of(call.model)
+    heads = getattr(config, "num_key_value_heads", None) or getattr(config, "num_attention_heads", None)
+    width = getattr(config, "head_dim", None)
+    if width is None and getattr(config, "hidden_size", None) and getattr(config, "num_attention_heads", None):
+        width = config.hidden_size // config.num_attention_heads
+    layers = layers_of(call.model)
+    if not (isinstance(heads, int) and isinstance(width, int) and layers):
+        return 1 << 30
+    if call.device.type == "cuda":
+        free = torch.cuda.mem_get_info(call.device)[0]
+    elif call.device.type == "cpu":
+        free = psutil.virtual_memory().available
+    else:
+        return 1 << 30
+    row = 2 * len(layers) * heads * width * longest * next(call.model.parameters()).element_size()
+    return max(1, int(MEMORY_SHARE * free) // row)
 
 
 def _reproduces(call: ModelCall, way: Way, ids: list[int], truth_TV: torch.Tensor) -> bool:
@@ -77,6 +106,8 @@ def _reproduces(call: ModelCall, way: Way, ids: list[int], truth_TV: torch.Tenso
             else:
                 got += [*engine.step([tokens[:1] for tokens in given])]
                 expected += [truth_TV[length] for length in lengths]
-    except (NotShareable, TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError):
+    except (NotShareable, TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError) as error:
+        if out_of_memory(error):
+            raise
         return False
     return same_logits(torch.stack(got), torch.stack(expected))

@@ -15,11 +15,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
-
-from regrow.capabilities.decoding_way import Way, choose_way, engine_of
+from regrow.capabilities.decoding_way import Way, choose_way, engine_of, rows_that_fit
 from regrow.capabilities.growing_text import GrowingText, decode
-from regrow.capabilities.model_call import ModelCall, context_limit, end_ids, evaluation_mode
+from regrow.capabilities.model_call import ModelCall, context_limit, end_ids, evaluation_mode, out_of_memory
 from regrow.capabilities.plain_generation import generate_plainly
 from regrow.capabilities.prefix_groups import group_by_prefix
 from regrow.capabilities.prompt_lookup import LONGEST, PromptLookup
@@ -78,6 +76,7 @@ class _Row:
         self, number: int, request: Request, ids: list[int], budget: int, tokenizer: Any, *, fast_stop: bool
     ) -> None:
         self.number, self.request, self.ids, self.budget = number, request, ids, budget
+        self.told = False
         self.tokenizer = tokenizer
         self.decided = request.decided if fast_stop else None
         self.restart()
@@ -167,11 +166,14 @@ def generate(
         clock.on_done = lambda row: on_answer(row.number, row.answer(ends))
     with evaluation_mode(loaded.model):
         longest = max(rows, key=lambda row: len(row.ids) + row.budget)
-        way = choose_way(call, longest.ids, len(longest.ids) + longest.budget)
-        if way == "none":
-            _run_plainly(loaded.model, rows, ends, batch_size, clock)
-        else:
-            _run_halving(call, way, rows, ends, batch_size, clock)
+        tokens = len(longest.ids) + longest.budget
+        try:
+            way = choose_way(call, longest.ids, tokens)
+        except RuntimeError as error:
+            if not out_of_memory(error):
+                raise
+            raise _too_little(longest) from error
+        _run_halving(call, way, rows, ends, min(batch_size, rows_that_fit(call, tokens)), clock)
     return [row.answer(ends) for row in rows]
 
 
@@ -218,6 +220,7 @@ class _Clock:
         self.tokens += tokens
         self.done += len(finished)
         for row in finished:
+            row.told = True
             self.on_done(row)
         now = time.perf_counter()
         if self.on_progress is not None and (finished or now - self.told >= _PROGRESS_SECONDS):
@@ -233,19 +236,26 @@ def _run_halving(
     while waiting:
         batch_size = min(batch_size, len(waiting))
         try:
+            if way == "none":
+                return _run_plainly(call.model, waiting, ends, batch_size, clock)
             return _Batch(call, way, waiting, ends, batch_size, clock).run()
         except RuntimeError as error:
-            if not _out_of_memory(error):
+            if not out_of_memory(error):
                 raise
+            clock.note(tokens=0, finished=[row for row in waiting if row.stopped is not None and not row.told])
             waiting = [row for row in waiting if row.stopped is None]
-            if batch_size == 1:
-                raise ModelError(
-                    f"not enough memory to answer one prompt of {len(waiting[0].ids)} tokens",
-                    hint="use a smaller dtype (--dtype bfloat16), shorter prompts or another device",
-                ) from error
-        batch_size //= 2
+            if batch_size == 1 and waiting:
+                raise _too_little(waiting[0]) from error
+        batch_size = max(1, batch_size // 2)
         for row in waiting:
             row.restart()
+
+
+def _too_little(row: _Row) -> ModelError:
+    return ModelError(
+        f"not enough memory to answer one prompt of {len(row.ids)} tokens",
+        hint="use a smaller dtype (--dtype bfloat16), shorter prompts or another device",
+    )
 
 
 class _Batch:
@@ -334,7 +344,3 @@ def _run_plainly(model: Any, rows: list[_Row], ends: frozenset[int], batch_size:
                 for row, tokens in zip(batch, written, strict=True):
                     any(row.take(token, ends) for token in tokens)
             clock.note(tokens=sum(len(row.new) for row in batch), finished=batch)
-
-
-def _out_of_memory(error: RuntimeError) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or "not enough memory" in str(error)

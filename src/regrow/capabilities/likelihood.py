@@ -12,7 +12,12 @@ import torch
 
 from regrow.capabilities.batch_engine import PROMPT_TOKENS_AT_ONCE, BatchEngine, layers_of, right_padded
 from regrow.capabilities.decoding_way import Way, choose_way
-from regrow.capabilities.model_call import ModelCall, context_limit, evaluation_mode
+from regrow.capabilities.model_call import (
+    ModelCall,
+    context_limit,
+    evaluation_mode,
+    positions_depend_on_length,
+)
 from regrow.capabilities.packed_likelihood import LONGEST_PACKED, packed_scores
 from regrow.capabilities.packed_texts import can_pack
 from regrow.capabilities.prefix_groups import group_by_prefix, shared_tokens
@@ -163,8 +168,10 @@ def _without_reuse(call: ModelCall, members: Sequence[tuple[int, Question]], bat
     with hidden.watched():
         for index, question in members:
             values: list[tuple[float, bool]] = []
-            for begin in range(0, len(question.choices), batch_size):
-                part = question.choices[begin : begin + batch_size]
+            longest = len(question.context) + max(map(len, question.choices))
+            at_once = 1 if positions_depend_on_length(call.model, longest) else batch_size
+            for begin in range(0, len(question.choices), at_once):
+                part = question.choices[begin : begin + at_once]
                 texts = [[*question.context, *choice[:-1]] for choice in part]
                 call.last_logits(right_padded(texts, call.device), cache=None)
                 values += _sums(hidden, [(len(question.context) - 1, choice) for choice in part])

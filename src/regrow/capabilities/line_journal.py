@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -30,8 +32,9 @@ class LineJournal:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             whole = self._read()
-            self._stream = self.path.open("ab")
+            self._stream = self.path.open("ab", buffering=0)
             self._stream.truncate(whole)
+            self._size = whole
         except OSError as error:
             raise disk_error(self.path, error) from error
         return self
@@ -42,14 +45,19 @@ class LineJournal:
         self._stream.close()
 
     def append(self, row: dict[str, Any]) -> None:
-        """Write a row; it is on the disk after at most SYNC_SECONDS of further rows."""
+        """Write a row; it is on the disk after at most SYNC_SECONDS of further rows. One that is refused leaves the
+        file as it was."""
+        line = json.dumps(row).encode("ascii") + b"\n"
         try:
-            self._stream.write(json.dumps(row, ensure_ascii=False).encode("utf-8") + b"\n")
-            self._stream.flush()
+            if self._stream.write(line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self._size += len(line)
             if time.monotonic() - self._synced > SYNC_SECONDS:
                 os.fsync(self._stream.fileno())
                 self._synced = time.monotonic()
         except OSError as error:
+            with suppress(OSError):
+                self._stream.truncate(self._size)
             raise disk_error(self.path, error) from error
 
     def remove(self) -> None:
@@ -66,7 +74,7 @@ class LineJournal:
         for line in content[:whole].split(b"\n"):
             try:
                 row = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
             if isinstance(row, dict):
                 self.rows.append(row)

@@ -97,6 +97,36 @@ def context_limit(model: Any) -> int | None:
     return limit if isinstance(limit, int) and limit > 0 else None
 
 
+def positions_depend_on_length(model: Any, longest: int) -> bool:
+    """Return whether the model turns a token's position by the longest text of the call (rope types "longrope" and
+    "dynamic"), and a text of ``longest`` tokens is past the length up to which it does not. Then nothing that was
+    computed for a text may be used for a longer one, and texts of different lengths not share a call."""
+    config = text_config_of(model)
+    found: list[dict[str, Any]] = []
+    for name in ("rope_parameters", "rope_scaling"):
+        value = getattr(config, name, None)
+        if isinstance(value, dict):
+            found += [value, *(each for each in value.values() if isinstance(each, dict))]
+    for each in found:
+        if each.get("rope_type", each.get("type")) in ("longrope", "dynamic"):
+            until = each.get("original_max_position_embeddings") or getattr(
+                config, "original_max_position_embeddings", None
+            )
+            until = until or context_limit(model)
+            if until is None or longest > until:
+                return True
+    return False
+
+
+_SHORT_OF_MEMORY = ("not enough memory", "can't allocate memory", "out of memory", "alloc_failed")
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Return whether an error says that memory did not suffice, on whatever device."""
+    said = str(error).lower()
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(words in said for words in _SHORT_OF_MEMORY)
+
+
 def _unwrapped(model: Any) -> Any:
     """Return the transformers model inside a PEFT wrapper, whose own signature says nothing."""
     inner = getattr(model, "get_base_model", None)

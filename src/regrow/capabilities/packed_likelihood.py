@@ -15,14 +15,16 @@ from regrow.capabilities.token_forest import TokenForest
 from regrow.capabilities.token_scores import HiddenStates
 
 TOKENS_AT_ONCE = 2048
-"""Tokens of a call: more bring no speed, and scores come in later."""
+"""Tokens after which a call takes no more questions, but for up to as many again that share their context with the one
+before: more bring no speed, and scores come in later."""
 
 LONGEST_PACKED = 4096
 """Tokens of the longest text that is packed: which token sees which is a square of that side."""
 
-_FULL, _AKIN = 128, 0.5
-"""A forest of so many tokens takes only questions that share this part of their context with the one before: within a
-forest every pair of tokens is looked at, and a call of the attention for few tokens costs more than it computes."""
+_FULL, _AKIN, _BURSTING = 128, 0.5, 1024
+"""A forest of so many tokens takes only questions that share this part of their context with the one before, and of so
+many none: within a forest every pair of tokens is looked at, and a call of the attention for few tokens costs more than
+it computes."""
 
 
 def packed_scores(call: ModelCall, questions: Sequence[Question], batch_size: int) -> Iterator[Scores]:
@@ -37,7 +39,7 @@ def packed_scores(call: ModelCall, questions: Sequence[Question], batch_size: in
             for index in ordered:
                 own = questions[index].context[prefix.tokens :]
                 akin = previous is not None and shared_tokens(previous, own) >= _AKIN * len(own)
-                if load.questions and not akin and load.full(batch_size):
+                if load.questions and load.full(batch_size, akin=akin):
                     yield _scored(packed, hidden, load)
                     load = _Load()
                 load.add(index, questions[index], prefix, new=previous is None or not akin)
@@ -53,14 +55,15 @@ class _Load:
         self.planted: list[Planted] = []
         self.questions: list[tuple[int, Question, int, list[list[int]]]] = []
 
-    def full(self, batch_size: int) -> bool:
+    def full(self, batch_size: int, *, akin: bool) -> bool:
         tokens = sum(len(each.forest) for each in self.planted)
-        return tokens >= TOKENS_AT_ONCE or len(self.questions) >= batch_size
+        most = 2 if akin else 1
+        return tokens >= most * TOKENS_AT_ONCE or len(self.questions) >= most * batch_size
 
     def add(self, index: int, question: Question, prefix: Prefix, *, new: bool) -> None:
         """Add a question; ``new`` if it has little in common with the one before, so that another forest may begin."""
         last = self.planted[-1] if self.planted else None
-        if last is None or last.prefix is not prefix or (new and len(last.forest) >= _FULL):
+        if last is None or last.prefix is not prefix or len(last.forest) >= (_FULL if new else _BURSTING):
             last = Planted(TokenForest(), prefix)
             self.planted.append(last)
         context = last.forest.add(question.context[prefix.tokens :])

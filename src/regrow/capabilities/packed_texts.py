@@ -22,7 +22,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from regrow.capabilities.attention_swap import UNKNOWN_OPTIONS, AttentionSwap, NotShareable
 from regrow.capabilities.batch_engine import attention_windows, same_logits
 from regrow.capabilities.kv_rows import NO_PREFIX, Prefix
-from regrow.capabilities.model_call import ModelCall
+from regrow.capabilities.model_call import ModelCall, positions_depend_on_length
 from regrow.capabilities.token_forest import TokenForest
 from regrow.models.quiet import quiet_transformers
 
@@ -196,6 +196,8 @@ def can_pack(call: ModelCall, sample: Sequence[int], longest: int) -> bool:
     part after some tokens, with and without a prefix, against a forward pass for each. ``longest``: tokens of the
     longest text to come."""
     windows = attention_windows(call.model)
+    if positions_depend_on_length(call.model, longest):
+        return False
     if call.model.config._attn_implementation != "sdpa" or windows is None or any(each < longest for each in windows):
         return False
     first = (list(sample) * _SAMPLE)[:_SAMPLE]

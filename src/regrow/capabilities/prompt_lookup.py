@@ -34,9 +34,13 @@ class PromptLookup:
             self.ids.append(token)
 
     def draft(self, most: int) -> list[int]:
-        """Return up to ``most`` tokens that may come next, none where the last ones never stood there before."""
+        """Return up to ``most`` tokens that may come next, none where the last ones never stood there before. What
+        would lie beyond the end of the text is taken from the draft itself: the text goes round."""
         at = self._after.get(tuple(self.ids[-self.match :])) if most > 0 else None
-        return [] if at is None else self.ids[at : at + min(most, self._most)]
+        if at is None:
+            return []
+        followed = self.ids[at : at + self._most]
+        return [followed[place % len(followed)] for place in range(min(most, self._most))]
 
     def judge(self, drafted: int, right: int) -> None:
         """Learn from the last draft: twice as many next time when all were right, else as many as were."""

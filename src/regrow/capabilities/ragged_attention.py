@@ -2,8 +2,8 @@
 
 The queries of all rows meet the prefix in one matrix product per head instead of one per row, so the prefix is read
 from memory once a step, whatever the batch (the idea of Hydragen, 2402.05099). The scores of both parts go through one
-softmax: the result is that of plain attention up to rounding. It is registered with transformers as an attention
-function, so no model's forward is copied.
+softmax, in float32 whatever the model's precision: the result is that of plain attention up to rounding. It is
+registered with transformers as an attention function, so no model's forward is copied.
 """
 
 from __future__ import annotations
@@ -66,15 +66,15 @@ def attend(
     layer = rows.updated
     _, query_heads, tokens, width = query.shape
     heads = key.shape[1]
-    query = query[0].transpose(0, 1) * (width**-0.5 if scaling is None else scaling)
+    query = _wide(query)[0].transpose(0, 1) * (width**-0.5 if scaling is None else scaling)
     # Query heads that share a key head stand together, so that keys are never repeated.
     query = query.reshape(tokens, heads, query_heads // heads, width)
     result = query.new_empty(*query.shape[:3], value.shape[-1])
     for stretch in rows.stretches(query_heads, query.element_size()):
         prefix = stretch.prefix
-        kept = (prefix.keys[layer.index], prefix.values[layer.index]) if prefix.tokens else None
+        kept = (_wide(prefix.keys[layer.index]), _wide(prefix.values[layer.index])) if prefix.tokens else None
         _attend(query[stretch.tokens], layer.keys, layer.values, stretch, kept, result[stretch.tokens])
-    return result.view(1, tokens, query_heads, -1), None
+    return result.view(1, tokens, query_heads, -1).to(value.dtype), None
 
 
 def _attend(
@@ -91,14 +91,14 @@ def _attend(
         scores[..., :count] = _of_one(query, prefix[0].transpose(1, 2))
     for part in stretch.parts:
         at, own = _within(part.tokens, stretch.tokens), slice(count, count + part.columns)
-        seen = keys[part.rows, :, : part.columns].transpose(2, 3)
+        seen = _wide(keys[part.rows, :, : part.columns]).transpose(2, 3)
         scores[at, :, :, own] = _product(query[at], seen)
     # The lowest number instead of minus infinity, which would turn a stray token that sees nothing into NaN.
     scores[..., count:].masked_fill_(stretch.hidden, torch.finfo(scores.dtype).min)
-    weights = scores.softmax(-1, dtype=torch.float32).to(query.dtype)
+    weights = scores.softmax(-1)
     for part in stretch.parts:
         at, own = _within(part.tokens, stretch.tokens), slice(count, count + part.columns)
-        result[at] = _product(weights[at, :, :, own], values[part.rows, :, : part.columns])
+        result[at] = _product(weights[at, :, :, own], _wide(values[part.rows, :, : part.columns]))
     if prefix is not None:
         result += _of_one(weights[..., :count], prefix[1])
 
@@ -113,6 +113,10 @@ def _of_one(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     tokens, heads, group, inner = left.shape
     found = left.transpose(0, 1).reshape(heads, tokens * group, inner) @ right
     return found.view(heads, tokens, group, -1).transpose(0, 1)
+
+
+def _wide(states: torch.Tensor) -> torch.Tensor:
+    return states.float() if states.element_size() < 4 else states
 
 
 def _within(inner: slice, outer: slice) -> slice:

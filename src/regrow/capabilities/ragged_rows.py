@@ -63,7 +63,7 @@ class RaggedLayer(CacheLayerMixin):
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         self.keys, self.values = (
-            # Zeros, not empty: a hidden column weighs 0, and 0 times a stray NaN would be NaN.
+            # Zeros, not empty: a hidden column weighs 0, and 0 times a stray NaN would be NaN (see RaggedRows._clean).
             states.new_zeros(self.rows.most, states.shape[1], self.rows.capacity, states.shape[-1])
             for states in (key_states, value_states)
         )
@@ -112,6 +112,8 @@ class RaggedRows:
         self.updates = self.attended = 0
         self.layers = [RaggedLayer(self, index) for index in range(layers)]
         self.cache = Cache(layers=list(self.layers))
+        self._written = [0] * most
+        """The number of columns of each place for a row that may hold anything but zeros."""
         self._pieces: list[tuple[slice, slice]] = []
         self._stretches: list[Stretch] | None = None
 
@@ -123,6 +125,8 @@ class RaggedRows:
             raise ValueError(
                 f"{len(lengths)} rows of up to {max(lengths)} tokens do not fit {self.most} x {self.capacity}"
             )
+        for row in range(first, first + len(lengths)):
+            self._clean(row, 0)
         self.prefixes += [prefix] * len(lengths)
         self.lengths += [0] * len(lengths)
         self.places, pieces, begin = [], [], 0
@@ -170,6 +174,7 @@ class RaggedRows:
                 layer.keys[to, :, used] = layer.keys[origin, :, used]
                 layer.values[to, :, used] = layer.values[origin, :, used]
             self.lengths[to], self.prefixes[to] = self.lengths[origin], self.prefixes[origin]
+            self._clean(to, self.lengths[to])
         self.lengths.pop()
         self.prefixes.pop()
         return moves
@@ -188,9 +193,20 @@ class RaggedRows:
             self._stretches = self._joined(parts, limit)
         return self._stretches
 
+    def _clean(self, row: int, length: int) -> None:
+        """Set the columns from ``length`` on to zero: what another row left there may not be finite."""
+        stale = slice(length, self._written[row])
+        if stale.stop > stale.start:
+            for layer in self.layers:
+                if layer.is_initialized:
+                    layer.keys[row, :, stale] = 0
+                    layer.values[row, :, stale] = 0
+        self._written[row] = length
+
     def _announce(self, pieces: list[tuple[slice, slice]], rows: range) -> None:
         row_of, column_of = {}, {}
         for row, places in zip(rows, self.places, strict=True):
+            self._written[row] = max(self._written[row], self.lengths[row] + len(places))
             for at, place in enumerate(places):
                 row_of[place], column_of[place] = row, self.lengths[row] + at
         row_T = [row_of[place] for place in range(len(row_of))]

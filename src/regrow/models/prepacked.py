@@ -29,7 +29,8 @@ def prepacked(model: torch.nn.Module) -> Iterator[int]:
     """Run the block with prepacked linear layers where that helps; yields the number of layers concerned.
 
     Only plain ``torch.nn.Linear`` layers in float32 on an x86 processor are touched, each when it is first used, and
-    only outside of training and autocast. Weights must not change inside the block. Within another such block: none.
+    only outside of training and autocast. Weights must not change inside the
+    block, nor the model be copied. Within another such block: none.
     """
     layers = _eligible(model)
     try:
@@ -63,7 +64,9 @@ def _forward(layer: torch.nn.Linear) -> Callable[[torch.Tensor], torch.Tensor]:
     packed: list[Any] = []
 
     def forward(input: torch.Tensor) -> torch.Tensor:
-        weight, bias = layer.weight, layer.bias
+        weight = layer.weight
+        # oneDNN reads a bias as if it had no strides.
+        bias = layer.bias if layer.bias is None else layer.bias.contiguous()
         if torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or input.numel() == 0:
             return linear(input, weight, bias)
         if not packed:

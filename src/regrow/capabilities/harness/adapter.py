@@ -25,6 +25,10 @@ DEFAULT_NEW_TOKENS = 256
 """What the harness's own models write at most where a task does not say."""
 
 
+CHOICES_AT_ONCE = 32
+"""Continuations of one context that are weighed as one question."""
+
+
 @register_model("regrow")
 class RegrowLM(LM):
     """A model of regrow behind the harness's interface.
@@ -82,10 +86,15 @@ class RegrowLM(LM):
         for number, request in enumerate(requests):
             if number not in found:
                 together.setdefault(request.args[0], []).append(number)
-        members = list(together.values())
+        # Requests without a context (BLiMP) all share it: they are no question of a thousand choices.
+        members = [
+            numbers[begin : begin + CHOICES_AT_ONCE]
+            for numbers in together.values()
+            for begin in range(0, len(numbers), CHOICES_AT_ONCE)
+        ]
         questions: list[Question] = [
-            continuation_of(self.loaded, context, [requests[number].args[1] for number in numbers])
-            for context, numbers in together.items()
+            continuation_of(self.loaded, requests[numbers[0]].args[0], [requests[number].args[1] for number in numbers])
+            for numbers in members
         ]
 
         def keep(question: int, scores: list[ChoiceScore]) -> None:
@@ -165,10 +174,13 @@ def _present(device: str | None) -> str:
 
 
 def _request(context: str, options: dict[str, Any]) -> Request:
-    if options.get("do_sample") and float(options.get("temperature") or 1.0) > 0:
+    temperature = options.get("temperature")
+    if options.get("do_sample") and (temperature is None or float(temperature) > 0):
         raise ConfigError(
             "this task samples its answers; regrow decodes greedily", hint="choose a task without sampling"
         )
     until = options.get("until") or []
-    most = options.get("max_gen_toks") or options.get("max_new_tokens") or DEFAULT_NEW_TOKENS
-    return Request(context, int(most), stop_texts=tuple([until] if isinstance(until, str) else until))
+    named = (options.get(name) for name in ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens"))
+    most = next((each for each in named if each), DEFAULT_NEW_TOKENS)
+    stops = [until] if isinstance(until, str) else until
+    return Request(context, int(most), stop_texts=tuple(stop for stop in stops if stop))

@@ -24,7 +24,11 @@ class ResponseJournal:
     def __enter__(self) -> ResponseJournal:
         if self._lines is not None:
             self._lines.__enter__()
-            self._known = {row["key"]: row["response"] for row in self._lines.rows if {"key", "response"} <= row.keys()}
+            self._known = {
+                row["key"]: row["response"]
+                for row in self._lines.rows
+                if isinstance(row.get("key"), str) and "response" in row
+            }
         return self
 
     def __exit__(
@@ -53,4 +57,4 @@ class ResponseJournal:
 
 
 def _key(kind: str, arguments: tuple[Any, ...]) -> str:
-    return fingerprint([kind, *(each if isinstance(each, str | dict) else repr(each) for each in arguments)])
+    return fingerprint([kind, repr(arguments)])
