@@ -67,6 +67,26 @@ def test_a_lost_gpu_has_one_name(words: str, tmp_path: Path) -> None:
         assert how == "GPU failed" and words in message, (how, message)
 
 
+@pytest.mark.parametrize("words", WORDS)
+def test_slurm_reads_it_in_a_jobs_report(words: str, tmp_path: Path) -> None:
+    from regrow.study.engines.slurm import SlurmEngine
+
+    class Job:
+        state = "FAILED"
+
+        def exception(self) -> Exception:
+            return Exception(
+                "Job (task=0) failed during processing with trace:\n----------------------\n"
+                f"Traceback (most recent call last):\n  File a\ntorch.AcceleratorError: {words}{ADVICE}\n"
+                "----------------------\nYou can check full logs with 'job.stderr(0)' and 'job.stdout(0)'"
+            )
+
+    engine = SlurmEngine.__new__(SlurmEngine)
+    engine._under_way = {"x": Job()}
+    outcome = engine._outcome("x")
+    assert outcome.how == "GPU failed" and words in outcome.message
+
+
 @pytest.mark.parametrize(
     ("words", "how"),
     [

@@ -81,6 +81,22 @@ def test_the_commands_with_a_data_folder_are_those_said_to_have_one(regrow: Regr
     assert {name for name, said in helps.items() if re.search(r"--data\b", said)} == set(WITH_DATA)
 
 
+def test_a_remedy_names_the_option_where_there_is_one_and_the_variable_elsewhere(
+    model: Path, regrow: RegrowCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REGROW_DATA", str(tmp_path / "absent"))
+    said = refused(regrow, "eval", model, "--suite", "full", "-o", tmp_path / "out")
+    assert "correct --data or REGROW_DATA" in said
+    said = refused(regrow, "prune", "embedded:smollm2-135m", "--remove", "2", "--calibration", "c4", "-o", "out")
+    assert "--data" not in said
+    monkeypatch.setenv("REGROW_DATA", str(tmp_path))
+    assert "then pass --data DIR" in refused(regrow, "eval", model, "--suite", "full", "-o", tmp_path / "out")
+    file = tmp_path / "s.yaml"
+    file.write_text("families: {a: {model: m, remove: 1}}\nsuite: full\nrepair: {calibration: c4}\n")
+    _, out, err = regrow("study", "check", file)
+    assert "--data" not in out + err and "REGROW_DATA=DIR" in out
+
+
 SETS = ("jsonschemabench", "bfcl", "gsm8k", "xstest", "mmlu")
 
 
