@@ -76,6 +76,15 @@ def test_a_study_given_to_the_commands_of_other_studies(tmp_path: Path, regrow: 
             assert f"'{given}' is a study, not a" in said and f"regrow study run {given} -o DIR" in said
 
 
+def test_a_repair_is_named_where_it_is_written(tmp_path: Path, regrow: RegrowCommand) -> None:
+    file = tmp_path / "r.yaml"
+    file.write_text("title: x\ncuts: [{remove: 2}]\nrepairs: [{method: lra, rank: [1, 2]}, lra, {methd: lra}]\n")
+    said = refused(regrow, "repair-study", file, "-o", tmp_path / "out")
+    assert f"unknown key 'repairs[2].methd' in '{file}' try: did you mean 'method'?" in said
+    file.write_text("title: x\ncuts: [{remov: 2}]\nrepairs: [lra]\n")
+    assert "unknown key 'cuts[0].remov'" in refused(regrow, "repair-study", file, "-o", tmp_path / "out")
+
+
 def test_the_commands_with_a_data_folder_are_those_said_to_have_one(regrow: RegrowCommand) -> None:
     helps = {name: regrow(name, "--help")[1] for name in _COMMANDS}
     assert {name for name, said in helps.items() if re.search(r"--data\b", said)} == set(WITH_DATA)

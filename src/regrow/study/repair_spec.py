@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -116,6 +116,23 @@ def healing_label(spec: HealSpec) -> str:
     return ", ".join([f"{spec.scope} {spec.tokens:,} tokens", *said])
 
 
+def _as_written(values: dict[str, Any]) -> Callable[[str], str]:
+    """Return what turns the path of a repair that came from a list of ranks into that of the entry with the list."""
+    entries = values.get("repairs")
+    written = [
+        number
+        for number, entry in enumerate(entries if isinstance(entries, list) else ())
+        for _ in (entry["rank"] if isinstance(entry, dict) and isinstance(entry.get("rank"), list) else (0,))
+    ]
+
+    def called(path: str) -> str:
+        first, dot, rest = path.partition(".")
+        place = first.removeprefix("repairs[").removesuffix("]")
+        return f"repairs[{written[int(place)]}]{dot}{rest}" if first != place and place.isdigit() else path
+
+    return called
+
+
 def load_repair_study(study: str | Path, *, full: bool = False) -> RepairStudySpec:
     """Return the study in a YAML file or of a shipped name, in its full size on request. Raises ConfigError naming the
     fault."""
@@ -123,11 +140,17 @@ def load_repair_study(study: str | Path, *, full: bool = False) -> RepairStudySp
     values = read_yaml(file)
     refuse_other_kind(values, "repair-study", file)
     where, hint = f"'{file}'", "docs/repair.md describes the keys"
-    spec = build(RepairStudySpec, values, where=where, hint=hint)
+    spec = build(RepairStudySpec, values, where=where, hint=hint, called=_as_written(values))
     if full:
         if not spec.full:
             raise ConfigError(f"{where} has no full size (no key 'full')", hint="leave out --full")
-        spec = build(RepairStudySpec, {**values, **spec.full, "full": {}}, where=f"{where} in full size", hint=hint)
+        spec = build(
+            RepairStudySpec,
+            {**values, **spec.full, "full": {}},
+            where=f"{where} in full size",
+            hint=hint,
+            called=_as_written({**values, **spec.full}),
+        )
     for kind, labels in (
         ("cut", [cut.label for cut in spec.cuts]),
         ("calibration text", [text.label for text in spec.calibrations]),
