@@ -138,7 +138,22 @@ def main() -> int:
     parser.add_argument("--batch-size", type=int, default=32, help="regrow's")
     parser.add_argument("--their-batch-sizes", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--new-tokens", type=int, help="at most so many per answer (default: the suite's)")
-    parser.add_argument("--only", nargs="+", default=["gsm8k", "ifeval", "mmlu", "piqa", "winogrande", "arc_easy"])
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        default=[
+            "gsm8k",
+            "ifeval",
+            "mmlu",
+            "boolq",
+            "piqa",
+            "hellaswag",
+            "winogrande",
+            "arc_easy",
+            "arc_challenge",
+            "openbookqa",
+        ],
+    )
     parser.add_argument("--exact", action="store_true", help="also the distance of likelihoods from float64")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--device", default="auto")

@@ -23,12 +23,12 @@ def searched(text: list[int], match: int, most: int) -> list[int]:
 @pytest.mark.parametrize("match", [1, 2, 3])
 def test_it_drafts_what_followed_last_time(seed: int, match: int) -> None:
     draw = np.random.default_rng(seed)
-    text = draw.integers(0, 3, size=40).tolist()
+    text = draw.integers(0, 4, size=200).tolist()
     lookup = PromptLookup(text[:10], match)
     lookup.judge(1, 1)
     lookup.judge(1, 1)
     found = 0
-    for before, end in pairwise(range(10, 41, 3)):
+    for before, end in pairwise(range(10, 201, 3)):
         assert lookup.draft(99) == searched(text[:before], match, LONGEST)
         assert lookup.draft(2) == searched(text[:before], match, 2)
         found += bool(lookup.draft(2))
