@@ -8,12 +8,9 @@ import random
 import resource
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -30,6 +27,7 @@ from regrow.study.lease import LeaseTakenError
 from regrow.study.progress import progress_of
 from regrow.study.runner import run
 from regrow.study.tidy import tidy
+from tests.study.commands import command
 from tests.study.tiny_study import begin, tiny_spec, write_model
 
 
@@ -185,18 +183,6 @@ def test_clean_removes_leftovers_and_no_result(model: Path, tmp_path: Path) -> N
     removed, freed = tidy(folder, checkpoints=True)
     assert [path.name for path in removed] == [cut] and freed > 0
     assert run(folder, watch=Notes()).complete
-
-
-def command(*words: object, **options: Any) -> subprocess.Popen[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    return subprocess.Popen(
-        [sys.executable, "-m", "regrow", "study", *map(str, words)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-        **{"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), **options},
-    )
 
 
 def write_spec(file: Path, model: Path) -> Path:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+
+import torch
+from transformers import DynamicCache
+
+from regrow.capabilities.kv_rows import NO_PREFIX, Prefix
+from regrow.capabilities.model_call import ModelCall
 
 UNKNOWN_OPTIONS = ("softcap", "s_aux", "position_bias", "head_mask")
 """Options of transformers' attention functions that change the scores, and that none of ours knows."""
@@ -42,3 +48,12 @@ class AttentionSwap:
             yield
         finally:
             self.model.set_attn_implementation(self.name)
+
+    def run_prefix(self, call: ModelCall, ids: Sequence[int]) -> Prefix:
+        """Return the keys and values of a prefix, run once by the model's own attention; of no tokens: no prefix."""
+        if not ids:
+            return NO_PREFIX
+        cache = DynamicCache()
+        with self.suspended():
+            call.last_logits(torch.tensor([list(ids)], device=call.device), cache=cache)
+        return Prefix.of_cache(cache, len(ids))

@@ -17,12 +17,13 @@ from typing import Any
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache
-from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.cache_utils import Cache
 
 from regrow.capabilities.attention_swap import UNKNOWN_OPTIONS, AttentionSwap, NotShareable
 from regrow.capabilities.batch_engine import attention_windows, same_logits
 from regrow.capabilities.kv_rows import NO_PREFIX, Prefix
 from regrow.capabilities.model_call import ModelCall, positions_depend_on_length
+from regrow.capabilities.one_line_layer import OneLineLayer
 from regrow.capabilities.token_forest import TokenForest
 from regrow.models.quiet import quiet_transformers
 
@@ -46,10 +47,8 @@ class _Part:
     prefix: Prefix
 
 
-class _Layer(CacheLayerMixin):
+class _Layer(OneLineLayer):
     """A layer of the cache that the model is given: keeps nothing, and tells the attention which layer it serves."""
-
-    is_sliding = False
 
     def __init__(self, call: _Packed, index: int) -> None:
         super().__init__()
@@ -63,17 +62,6 @@ class _Layer(CacheLayerMixin):
         self.call.layer = self.index
         self.call.updates += 1
         return key_states, value_states
-
-    def get_seq_length(self, *args: object) -> int:
-        return 0
-
-    def get_mask_sizes(self, query: int | torch.Tensor) -> tuple[int, int]:
-        return query if isinstance(query, int) else query.shape[0], 0
-
-    def get_max_length(self) -> int:
-        return -1
-
-    get_max_cache_shape = get_max_length
 
 
 class _Packed:
@@ -106,12 +94,7 @@ class PackedTexts:
 
     def run_prefix(self, ids: Sequence[int]) -> Prefix:
         """Return the keys and values of a prefix; of no tokens: no prefix."""
-        if not ids:
-            return NO_PREFIX
-        cache = DynamicCache()
-        with self._attention.suspended():
-            self.call.last_logits(torch.tensor([list(ids)], device=self.call.device), cache=cache)
-        return Prefix.of_cache(cache, len(ids))
+        return self._attention.run_prefix(self.call, ids)
 
     def run(self, planted: Sequence[Planted], *, keep: int = 1) -> tuple[list[int], torch.Tensor]:
         """Run the forests in one call. Return the place of each one's first node in the row, and the logits after the

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from transformers import DynamicCache
 
-from regrow.capabilities.kv_rows import NO_PREFIX, Prefix
+from regrow.capabilities.kv_rows import Prefix
 from regrow.capabilities.model_call import ModelCall
 from regrow.capabilities.ragged_attention import RaggedAttention
 from regrow.capabilities.ragged_rows import RaggedRows
@@ -41,12 +40,7 @@ class RaggedEngine:
 
     def run_prefix(self, ids: Sequence[int]) -> Prefix:
         """Return the keys and values of a prefix, run once as a batch of one; of no tokens: no prefix."""
-        if not ids:
-            return NO_PREFIX
-        cache = DynamicCache()
-        with self._attention.suspended():
-            self.call.last_logits(torch.tensor([list(ids)], device=self.call.device), cache=cache)
-        return Prefix.of_cache(cache, len(ids))
+        return self._attention.run_prefix(self.call, ids)
 
     def open(self, prefix: Prefix, prompts: Sequence[Sequence[int]]) -> torch.Tensor:
         """Add rows for ``prompts``, all of which begin with ``prefix`` and go on after it; return the logits after

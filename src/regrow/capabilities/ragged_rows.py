@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from itertools import groupby
 
 import torch
-from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.cache_utils import Cache
 
 from regrow.capabilities.kv_rows import Prefix
+from regrow.capabilities.one_line_layer import OneLineLayer
 
 _BLOCK_BYTES = {"cpu": 3 << 19}
 """Bytes of scores computed at a time: on a CPU what stays in a core's second-level cache (best measured: 1-2 MiB)."""
@@ -52,10 +53,8 @@ class Stretch:
     hidden: torch.Tensor
 
 
-class RaggedLayer(CacheLayerMixin):
+class RaggedLayer(OneLineLayer):
     """One layer of :class:`RaggedRows`, as transformers sees it."""
-
-    is_sliding = False
 
     def __init__(self, rows: RaggedRows, index: int) -> None:
         super().__init__()
@@ -80,17 +79,6 @@ class RaggedLayer(CacheLayerMixin):
         self.keys[rows.row_T, :, rows.column_T] = key_states[0].transpose(0, 1)
         self.values[rows.row_T, :, rows.column_T] = value_states[0].transpose(0, 1)
         return key_states, value_states
-
-    def get_seq_length(self, *args: object) -> int:
-        return 0
-
-    def get_mask_sizes(self, query: int | torch.Tensor) -> tuple[int, int]:
-        return query if isinstance(query, int) else query.shape[0], 0
-
-    def get_max_length(self) -> int:
-        return -1
-
-    get_max_cache_shape = get_max_length
 
 
 class RaggedRows:
