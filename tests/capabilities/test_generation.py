@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from regrow.capabilities.decoding_way import choose_way
-from regrow.capabilities.generation import Answer, Request, generate
+from regrow.capabilities.generation import Answer, Request, _Row, generate
 from regrow.capabilities.likelihood import choice_logprobs
 from regrow.capabilities.model_call import ModelCall, end_ids, out_of_memory
 from regrow.capabilities.plain_generation import generate_plainly
@@ -252,6 +252,18 @@ def test_stop_texts_are_cut_off() -> None:
     assert answers[0].text == full[0].text[: full[0].text.index(stop)]
 
 
+def test_a_stop_text_that_decoding_leaves_out_stops_too() -> None:
+    tokenizer = loaded_tiny().tokenizer
+    index, special = next(
+        (index, token.content) for index, token in tokenizer.added_tokens_decoder.items() if token.special
+    )
+    row = _Row(0, Request("ab", 9, stop_texts=(special,)), [1, 2], 9, tokenizer, fast_stop=True)
+    told = tokenizer("xy", add_special_tokens=False).input_ids
+    assert [row.take(token, frozenset()) for token in [*told, index]] == [False] * len(told) + [True]
+    answer = row.answer(frozenset())
+    assert (answer.stopped, answer.text, answer.token_ids) == ("eos", "xy", tuple(told))
+
+
 def test_seconds_add_up_and_progress_reaches_the_end() -> None:
     loaded = loaded_tiny()
     told: list[tuple[int, int, float]] = []
@@ -438,6 +450,15 @@ def test_answers_end_where_the_context_ends() -> None:
     with pytest.raises(DataError, match="512") as caught:
         generate(loaded, [Request("a" * limit, 50)])
     assert caught.value.hint
+
+
+def test_a_prompt_loses_its_beginning_where_that_is_asked_for() -> None:
+    loaded = loaded_tiny("gpt2")
+    limit = loaded.model.config.max_position_embeddings
+    whole = generate(loaded, [Request("ab" * ((limit - 50) // 2), 50)])[0]
+    cut = generate(loaded, [Request("x" * limit + "ab" * ((limit - 50) // 2), 50, longest=limit)])[0]
+    assert cut.token_ids == whole.token_ids and cut.prompt_tokens == whole.prompt_tokens
+    assert generate(loaded, [Request("abc", 3, longest=2)])[0].prompt_tokens == 1
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from regrow.capabilities.prompt_lookup import LONGEST, PromptLookup
+from regrow.capabilities.prompt_lookup import LONGEST, PromptLookup, worthwhile_chance
 
 
 def searched(text: list[int], match: int, most: int) -> list[int]:
@@ -25,8 +25,6 @@ def test_it_drafts_what_followed_last_time(seed: int, match: int) -> None:
     draw = np.random.default_rng(seed)
     text = draw.integers(0, 4, size=200).tolist()
     lookup = PromptLookup(text[:10], match)
-    lookup.judge(1, 1)
-    lookup.judge(1, 1)
     found = 0
     for before, end in pairwise(range(10, 201, 3)):
         assert lookup.draft(99) == searched(text[:before], match, LONGEST)
@@ -37,13 +35,32 @@ def test_it_drafts_what_followed_last_time(seed: int, match: int) -> None:
 
 
 def test_it_drafts_more_while_it_is_right_and_less_when_it_is_not() -> None:
-    lookup = PromptLookup([1, 2, 3, *range(10, 40), 1, 2, 3])
+    lookup = PromptLookup([1, 2] * 20)
     lengths = []
-    for right in (2, 4, 8, 3, 0, 1):
-        drafted = lookup.draft(99)
+    for turn in range(24):
+        drafted = lookup.draft(99, 0.3)
         lengths.append(len(drafted))
-        lookup.judge(len(drafted), min(right, len(drafted)))
-    assert lengths == [2, 4, 8, 8, 3, 1]
+        lookup.extend(drafted if turn < 9 else [90 + turn, 1, 2])
+    assert lengths[0] == 1 and lengths[8] == LONGEST and lengths[-1] == 0
+    assert lengths[:9] == sorted(lengths[:9]) and lengths[9:] == sorted(lengths[9:], reverse=True)
+
+
+def test_it_learns_from_guesses_that_it_did_not_make() -> None:
+    lookup = PromptLookup([1, 2] * 20)
+    lookup.rate = 0.2
+    assert lookup.draft(99, 0.3) == []
+    for token in (1, 2) * 3:
+        lookup.extend([token])
+        lookup.draft(99, 0.3)
+    assert lookup.rate == pytest.approx(1 - 0.8 * 0.9**6) and lookup.draft(99, 0.3)
+    before = lookup.rate
+    lookup.extend([7])
+    assert lookup.rate == pytest.approx(0.9 * before) and lookup.draft(99, 0.3) == []
+
+
+def test_few_rows_guess_more_boldly() -> None:
+    chances = [worthwhile_chance(rows) for rows in range(1, 200)]
+    assert chances == sorted(chances) and chances[0] < 0.05 and 0.3 < chances[20] < 0.5 and chances[-1] <= 1
 
 
 @pytest.mark.parametrize("text", [[], [5], [5, 5], [1, 2, 3, 4]])
@@ -58,6 +75,4 @@ def test_no_room_no_draft() -> None:
 
 def test_a_loop_is_drafted_round_and_round() -> None:
     lookup = PromptLookup([1, 2, 3, 1, 2, 3, 1, 2, 3])
-    lookup.judge(4, 4)
-    lookup.judge(4, 4)
     assert lookup.draft(99) == [1, 2, 3, 1, 2, 3, 1, 2]

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from regrow.capabilities import ragged_attention, ragged_rows
+from regrow.capabilities import partial_attention, ragged_attention, ragged_rows
 from regrow.capabilities.attention_swap import NotShareable
 from regrow.capabilities.kv_rows import NO_PREFIX, Prefix
 from regrow.capabilities.ragged_attention import RaggedAttention, attend
@@ -97,15 +97,20 @@ class Twin:
         assert self.rows.lengths == [keys.shape[1] for _, keys, _ in self.live]
 
 
-@pytest.mark.parametrize("block_bytes", [1, 3000, 1 << 30])
-@pytest.mark.parametrize("wasted", [1.0, 1.25, 9.0])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("most_entries", [1, 300, 1 << 30])
+@pytest.mark.parametrize(
+    ("call_columns", "kernel"), [(-1000, True), (20, True), (10_000, True), (20, False), (10_000, False)]
+)
+@pytest.mark.parametrize("seed", range(2))
 def test_rows_attend_as_if_each_were_alone(
-    block_bytes: int, wasted: float, seed: int, monkeypatch: pytest.MonkeyPatch
+    most_entries: int, call_columns: int, kernel: bool, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(ragged_rows._BLOCK_BYTES, "cpu", block_bytes)
-    monkeypatch.setitem(ragged_rows._PADDING, "cpu", wasted)
-    monkeypatch.setattr(ragged_rows, "_LEAST_QUERIES", 2 if block_bytes == 1 else 16)
+    monkeypatch.setitem(ragged_rows._CALL_COLUMNS, "cpu", call_columns)
+    monkeypatch.setattr(ragged_rows, "_MASK_ENTRIES", most_entries)
+    monkeypatch.setattr(ragged_rows, "_LEAST_QUERIES", 2 if most_entries == 1 else 16)
+    if not kernel:
+        monkeypatch.setattr(partial_attention, "_KERNEL", None)
+        monkeypatch.setattr(partial_attention, "_SCORES_AT_ONCE", most_entries)
     draw = np.random.default_rng(seed)
     twin = Twin(RaggedRows(1, 7, 40, device=CPU), seed)
     opened = drafted = 0

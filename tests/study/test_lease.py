@@ -9,11 +9,16 @@ import sys
 import textwrap
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
 from regrow.study.lease import LeaseTakenError, LeaseWatch, lease
+
+TraceFunction = Callable[[FrameType, str, Any], Any]
 
 
 def hold_and_die(file: Path) -> None:
@@ -108,3 +113,35 @@ def test_of_many_takers_one_wins(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert max(most) == 1
+
+
+def test_an_interruption_at_any_line_leaves_no_lease(tmp_path: Path) -> None:
+    # SIGTERM raises KeyboardInterrupt wherever the process is: here once at each line of the module in turn.
+    file = tmp_path / "lease.json"
+    source = lease.__wrapped__.__code__.co_filename  # type: ignore[attr-defined]
+    interrupted = line = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> TraceFunction | None:
+        nonlocal line
+        if frame.f_code.co_filename != source:
+            return None
+        if event == "line":
+            line -= 1
+            if line == -1:
+                raise KeyboardInterrupt
+        return trace
+
+    for first in range(1000):
+        line = first
+        sys.settrace(trace)
+        try:
+            with lease(file):
+                pass
+        except KeyboardInterrupt:
+            interrupted += 1
+        finally:
+            sys.settrace(None)
+        assert not file.exists(), f"interrupted at line event {first}"
+        if line >= 0:
+            break
+    assert 20 < interrupted < 1000

@@ -20,7 +20,7 @@ from regrow.capabilities.growing_text import GrowingText, decode
 from regrow.capabilities.model_call import ModelCall, context_limit, end_ids, evaluation_mode, out_of_memory
 from regrow.capabilities.plain_generation import generate_plainly
 from regrow.capabilities.prefix_groups import group_by_prefix
-from regrow.capabilities.prompt_lookup import LONGEST, PromptLookup
+from regrow.capabilities.prompt_lookup import PromptLookup, worthwhile_chance
 from regrow.data.chat import tokenise_prompt
 from regrow.errors import ConfigError, DataError, ModelError
 from regrow.models.load import LoadedModel
@@ -43,13 +43,16 @@ class Request:
     """One prompt, already rendered as the model reads it (data.chat.render_chat).
 
     ``decided(text)`` may return True only when no continuation of the answer ``text`` changes what is asked of it.
-    ``stop_texts`` end an answer and are cut off (data.chat.stop_texts_of).
+    ``stop_texts`` end an answer and are cut off (data.chat.stop_texts_of); one that is a special token of the tokenizer
+    ends it too. ``longest`` is the most that prompt and answer may have together, in tokens: a longer prompt loses its
+    beginning. Without it, a prompt that fills the model's context is refused.
     """
 
     prompt: str
     max_new_tokens: int
     decided: Callable[[str], bool] | None = None
     stop_texts: tuple[str, ...] = ()
+    longest: int | None = None
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,7 @@ class _Row:
         self, number: int, request: Request, ids: list[int], budget: int, tokenizer: Any, *, fast_stop: bool
     ) -> None:
         self.number, self.request, self.ids, self.budget = number, request, ids, budget
+        self.ends = _special_ids_of(tokenizer, request.stop_texts)
         self.told = False
         self.tokenizer = tokenizer
         self.decided = request.decided if fast_stop else None
@@ -90,22 +94,17 @@ class _Row:
         self.text = GrowingText(self.tokenizer) if watched else None
         self.lookup: PromptLookup | None = None
 
-    def draft(self) -> list[int]:
-        """Return tokens that may follow, fewer than the answer may still have."""
+    def draft(self, least_chance: float) -> list[int]:
+        """Return tokens that may follow, fewer than the answer may still have (see PromptLookup.draft)."""
         if self.lookup is None:
             self.lookup = PromptLookup(self.ids)
         self.lookup.extend(self.new[len(self.lookup.ids) - len(self.ids) :])
-        return self.lookup.draft(min(LONGEST, self.budget - len(self.new) - 1))
-
-    def judge(self, drafted: int, right: int) -> None:
-        """Learn how many tokens of the last draft were right."""
-        if self.lookup is not None:
-            self.lookup.judge(drafted, right)
+        return self.lookup.draft(self.budget - len(self.new) - 1, least_chance)
 
     def take(self, token: int, ends: frozenset[int]) -> bool:
         """Add the next token; return True when the answer is complete."""
         self.new.append(token)
-        if token in ends:
+        if token in ends or token in self.ends:
             self.stopped = "eos"
         elif self.text is not None and self._stopped_by_text(self.text, token):
             pass
@@ -124,7 +123,7 @@ class _Row:
 
     def answer(self, ends: frozenset[int]) -> Answer:
         assert self.stopped is not None
-        kept = self.new[:-1] if self.new[-1] in ends else self.new
+        kept = self.new[:-1] if self.new[-1] in ends or self.new[-1] in self.ends else self.new
         return Answer(
             text=decode(self.tokenizer, kept)[: self.cut],
             prompt_tokens=len(self.ids),
@@ -188,6 +187,9 @@ def _rows_of(loaded: LoadedModel, requests: Sequence[Request], fast_stop: bool) 
         ids = tokenise_prompt(loaded.tokenizer, request.prompt)
         if not ids:
             raise DataError(f"prompt {number} is empty", hint="every prompt needs at least one token")
+        if request.longest is not None:
+            # At least one token of the prompt is kept, whatever the answer is allowed.
+            ids = ids[-max(1, request.longest - request.max_new_tokens) :]
         if limit is not None and len(ids) >= limit:
             raise DataError(
                 f"prompt {number} has {len(ids)} tokens, the model's context holds {limit}",
@@ -196,6 +198,14 @@ def _rows_of(loaded: LoadedModel, requests: Sequence[Request], fast_stop: bool) 
         budget = request.max_new_tokens if limit is None else min(request.max_new_tokens, limit - len(ids))
         rows.append(_Row(number, request, ids, budget, loaded.tokenizer, fast_stop=fast_stop))
     return rows
+
+
+def _special_ids_of(tokenizer: Any, texts: Sequence[str]) -> frozenset[int]:
+    """Return the ids of the tokens among ``texts`` that decoding leaves out, so that no text shows them."""
+    if not texts:
+        return frozenset()
+    added = getattr(tokenizer, "added_tokens_decoder", {})
+    return frozenset(index for index, token in added.items() if token.special and token.content in texts)
 
 
 class _Clock:
@@ -301,7 +311,8 @@ class _Batch:
     def _step(self) -> None:
         rows = list(self.live)
         with self.clock.shared_by(rows):
-            given = [[row.new[-1], *(row.draft() if self.engine.drafts else ())] for row in rows]
+            chance = worthwhile_chance(len(rows))
+            given = [[row.new[-1], *(row.draft(chance) if self.engine.drafts else ())] for row in rows]
             best = self.engine.step(given).argmax(-1).tolist()
             taken = [
                 self._take(row, tokens, [best[place] for place in places])
@@ -318,7 +329,6 @@ class _Batch:
             taken += 1
             if row.take(token, self.ends) or given[taken : taken + 1] != [token]:
                 break
-        row.judge(len(given) - 1, taken - 1)
         return taken
 
     def _remove(self, finished: list[_Row]) -> list[_Row]:

@@ -1,9 +1,9 @@
 """Attention of rows of different lengths, over a prefix that is kept once for all of them and over their own tokens.
 
-The queries of all rows meet the prefix in one matrix product per head instead of one per row, so the prefix is read
-from memory once a step, whatever the batch (the idea of Hydragen, 2402.05099). The scores of both parts go through one
-softmax, in float32 whatever the model's precision: the result is that of plain attention up to rounding. It is
-registered with transformers as an attention function, so no model's forward is copied.
+The queries of all rows meet the prefix together instead of row by row, so the prefix is read from memory once a step,
+whatever the batch (the idea of Hydragen, 2402.05099). Both parts are joined by their sums of exponentials, in float32
+whatever the model's precision: the result is that of plain attention up to rounding. It is registered with
+transformers as an attention function, so no model's forward is copied.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from regrow.capabilities.attention_swap import UNKNOWN_OPTIONS, AttentionSwap, NotShareable
-from regrow.capabilities.ragged_rows import RaggedRows, Stretch
+from regrow.capabilities.kv_rows import Prefix
+from regrow.capabilities.partial_attention import attention_with_logsumexp, joined
+from regrow.capabilities.ragged_rows import Group, RaggedLayer, RaggedRows
 
 NAME = "regrow_ragged_rows"
 
@@ -66,61 +68,55 @@ def attend(
     layer = rows.updated
     _, query_heads, tokens, width = query.shape
     heads = key.shape[1]
-    query = _wide(query)[0].transpose(0, 1) * (width**-0.5 if scaling is None else scaling)
-    # Query heads that share a key head stand together, so that keys are never repeated.
-    query = query.reshape(tokens, heads, query_heads // heads, width)
-    result = query.new_empty(*query.shape[:3], value.shape[-1])
-    for stretch in rows.stretches(query_heads, query.element_size()):
-        prefix = stretch.prefix
-        kept = (_wide(prefix.keys[layer.index]), _wide(prefix.values[layer.index])) if prefix.tokens else None
-        _attend(query[stretch.tokens], layer.keys, layer.values, stretch, kept, result[stretch.tokens])
-    return result.view(1, tokens, query_heads, -1).to(value.dtype), None
+    shared = query_heads // heads
+    scale = width**-0.5 if scaling is None else scaling
+    # Query heads that share a key head stand together, as further queries of it, so that keys are never repeated.
+    query = _wide(query)[0].transpose(0, 1).view(tokens, heads, shared, width)
+    found: list[torch.Tensor] = []
+    for stretch in rows.stretches(shared):
+        own = [_of_group(query[group.tokens], layer, group, scale) for group in stretch.groups]
+        out, sums = own[0] if len(own) == 1 else (torch.cat([each[at] for each in own]) for at in (0, 1))
+        if stretch.prefix.tokens:
+            out = joined((out, sums), _of_prefix(query[stretch.tokens], stretch.prefix, layer.index, scale))
+        found.append(out)
+    result = found[0] if len(found) == 1 else torch.cat(found)
+    return result.reshape(1, tokens, query_heads, -1).to(value.dtype), None
 
 
-def _attend(
-    query: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    stretch: Stretch,
-    prefix: tuple[torch.Tensor, torch.Tensor] | None,
-    result: torch.Tensor,
-) -> None:
-    count = prefix[0].shape[1] if prefix is not None else 0
-    scores = query.new_empty(*query.shape[:3], count + stretch.hidden.shape[-1])
-    if prefix is not None:
-        scores[..., :count] = _of_one(query, prefix[0].transpose(1, 2))
-    for part in stretch.parts:
-        at, own = _within(part.tokens, stretch.tokens), slice(count, count + part.columns)
-        seen = _wide(keys[part.rows, :, : part.columns]).transpose(2, 3)
-        scores[at, :, :, own] = _product(query[at], seen)
-    # The lowest number instead of minus infinity, which would turn a stray token that sees nothing into NaN.
-    scores[..., count:].masked_fill_(stretch.hidden, torch.finfo(scores.dtype).min)
-    weights = scores.softmax(-1)
-    for part in stretch.parts:
-        at, own = _within(part.tokens, stretch.tokens), slice(count, count + part.columns)
-        result[at] = _product(weights[at, :, :, own], _wide(values[part.rows, :, : part.columns]))
-    if prefix is not None:
-        result += _of_one(weights[..., :count], prefix[1])
+def _of_group(query: torch.Tensor, layer: RaggedLayer, group: Group, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the attention of a group's tokens to their rows, tokens x heads x sharing heads x width, and the
+    logarithms of its sums."""
+    rows, queries, columns = group.rows.stop - group.rows.start, group.queries, group.columns
+    _, heads, shared, width = query.shape
+    padded = query if group.padded is None else query[group.padded.flatten()]
+    out, sums = attention_with_logsumexp(
+        padded.view(rows, queries, heads, shared, width).transpose(1, 2).reshape(rows, heads, -1, width),
+        _wide(layer.keys[group.rows, :, :columns]),
+        _wide(layer.values[group.rows, :, :columns]),
+        group.bias,
+        scale,
+    )
+    out = out.view(rows, heads, queries, shared, -1).transpose(1, 2).reshape(rows * queries, heads, shared, -1)
+    sums = sums.view(rows, heads, queries, shared).transpose(1, 2).reshape(rows * queries, heads, shared)
+    return (out, sums) if group.real is None else (out[group.real], sums[group.real])
 
 
-def _product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Multiply tokens x heads x group x n with rows x heads x n x m: row by row, or all tokens with the only row."""
-    return left @ right if right.shape[0] == left.shape[0] else _of_one(left, right[0])
-
-
-def _of_one(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Multiply tokens x heads x group x n with the heads x n x m of one row, in one product per head."""
-    tokens, heads, group, inner = left.shape
-    found = left.transpose(0, 1).reshape(heads, tokens * group, inner) @ right
-    return found.view(heads, tokens, group, -1).transpose(0, 1)
+def _of_prefix(query: torch.Tensor, prefix: Prefix, layer: int, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the same for the prefix of some tokens, which are all queries of its keys."""
+    tokens, heads, shared, width = query.shape
+    out, sums = attention_with_logsumexp(
+        query.transpose(0, 1).reshape(1, heads, tokens * shared, width),
+        _wide(prefix.keys[layer])[None],
+        _wide(prefix.values[layer])[None],
+        None,
+        scale,
+    )
+    out, sums = out[0].view(heads, tokens, shared, -1), sums[0].view(heads, tokens, shared)
+    return out.transpose(0, 1), sums.transpose(0, 1)
 
 
 def _wide(states: torch.Tensor) -> torch.Tensor:
     return states.float() if states.element_size() < 4 else states
-
-
-def _within(inner: slice, outer: slice) -> slice:
-    return slice(inner.start - outer.start, inner.stop - outer.start)
 
 
 def _mask(*args: Any, **options: Any) -> None:

@@ -18,39 +18,61 @@ from transformers.cache_utils import Cache
 from regrow.capabilities.kv_rows import Prefix
 from regrow.capabilities.one_line_layer import OneLineLayer
 
-_BLOCK_BYTES = {"cpu": 3 << 19}
-"""Bytes of scores computed at a time: on a CPU what stays in a core's second-level cache (best measured: 1-2 MiB)."""
-_BLOCK_BYTES_ELSEWHERE = 256 << 20
+_CALL_COLUMNS = {"cpu": 600}
+"""A call of the attention costs as much as looking at so many columns (measured on two cores)."""
+_CALL_COLUMNS_ELSEWHERE = 20_000
 
+_QUERIES_LIKE_A_COLUMN = 6
+"""So many queries that meet a column cost as much as reading it."""
+
+_MASK_ENTRIES = 1 << 20
+"""Queries times columns of one call, beyond which the tokens of a row are handled in turns."""
 _LEAST_QUERIES = 16
-"""New tokens of a row that are handled at a time at least, however many columns they look at."""
-
-_PADDING = {"cpu": 1.25}
-"""Rows are looked at together as long as the longest one's columns are this much of what they hold; elsewhere fewer
-calls are worth more than fewer columns."""
-_PADDING_ELSEWHERE = 4.0
 
 
 @dataclass(frozen=True)
-class Part:
-    """Tokens handled by one product: the next token of each of several rows, or several tokens of one row."""
+class Group:
+    """Neighbouring rows whose new tokens are handled by one call of the attention, as if each had as many as the one
+    with the most.
+
+    ``tokens`` are theirs in the call's line. ``padded`` (rows x queries, None where all have one) says which of them
+    stands where, the last of a row repeated, and ``real`` where each token is found in that, flat. ``bias`` is added to
+    the scores, rows x 1 x queries with those of sharing heads x columns: minus infinity for a column that is not seen.
+    """
 
     tokens: slice
     rows: slice
+    queries: int
     columns: int
+    padded: torch.Tensor | None
+    real: torch.Tensor | None
+    bias: torch.Tensor
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """Neighbouring tokens of a call whose scores go through one softmax, all after the same prefix.
-
-    ``hidden`` (tokens x 1 x 1 x columns) says which columns a token does not see.
-    """
+    """Neighbouring groups whose rows have the same prefix."""
 
     prefix: Prefix
     tokens: slice
-    parts: tuple[Part, ...]
-    hidden: torch.Tensor
+    groups: tuple[Group, ...]
+
+
+@dataclass
+class _Run:
+    """Rows taken together so far: ``new`` tokens of each, and the columns of the longest."""
+
+    first: int
+    begin: int
+    new: list[int]
+    columns: int
+
+    @property
+    def cost(self) -> float:
+        return len(self.new) * self.columns * (1 + max(self.new) / _QUERIES_LIKE_A_COLUMN)
+
+    def with_one_more(self, new: int, columns: int) -> _Run:
+        return _Run(self.first, self.begin, [*self.new, new], max(self.columns, columns))
 
 
 class RaggedLayer(OneLineLayer):
@@ -102,7 +124,7 @@ class RaggedRows:
         self.cache = Cache(layers=list(self.layers))
         self._written = [0] * most
         """The number of columns of each place for a row that may hold anything but zeros."""
-        self._pieces: list[tuple[slice, slice]] = []
+        self._first, self._sharing = 0, 1
         self._stretches: list[Stretch] | None = None
 
     def open(self, prefix: Prefix, lengths: Sequence[int]) -> None:
@@ -117,27 +139,13 @@ class RaggedRows:
             self._clean(row, 0)
         self.prefixes += [prefix] * len(lengths)
         self.lengths += [0] * len(lengths)
-        self.places, pieces, begin = [], [], 0
-        for row, length in enumerate(lengths, start=first):
-            pieces.append((slice(begin, begin + length), slice(row, row + 1)))
-            self.places.append(list(range(begin, begin + length)))
-            begin += length
-        self._announce(pieces, range(first, first + len(lengths)))
+        self._announce(first, lengths)
 
     def grow(self, new: Sequence[int]) -> None:
-        """Announce a call of the next ``new[r]`` tokens of each live row, at least one of each: first the next token of
-        every row, then the further ones row by row."""
-        count = len(self.lengths)
+        """Announce a call of the next ``new[r]`` tokens of each live row, at least one of each, row by row."""
         if any(length + more > self.capacity for length, more in zip(self.lengths, new, strict=True)):
             raise ValueError(f"a row would hold more than {self.capacity} tokens")
-        pieces = [(slice(0, count), slice(0, count))]
-        self.places, begin = [], count
-        for row, tokens in enumerate(new):
-            self.places.append([row, *range(begin, begin + tokens - 1)])
-            if tokens > 1:
-                pieces.append((slice(begin, begin + tokens - 1), slice(row, row + 1)))
-                begin += tokens - 1
-        self._announce(pieces, range(count))
+        self._announce(0, new)
 
     def keep(self, tokens: Sequence[int]) -> None:
         """Note that of the call's tokens the first ``tokens[i]`` of its i-th row belong to it now."""
@@ -173,12 +181,16 @@ class RaggedRows:
             layer.keys = layer.values = None  # type: ignore[assignment]
         self.lengths, self.prefixes, self._stretches, self.updated = [], [], None, None
 
-    def stretches(self, query_heads: int, element_bytes: int) -> list[Stretch]:
-        """Return how the announced call's attention is computed, piece by piece."""
+    def stretches(self, sharing: int) -> list[Stretch]:
+        """Return how the announced call's attention is computed, piece by piece; ``sharing`` query heads share a key
+        head."""
         if self._stretches is None:
-            limit = _BLOCK_BYTES.get(self.device.type, _BLOCK_BYTES_ELSEWHERE) // (query_heads * element_bytes)
-            parts = [part for tokens, rows in self._pieces for part in self._parts(tokens, rows, limit)]
-            self._stretches = self._joined(parts, limit)
+            self._sharing = sharing
+            self._stretches = [
+                Stretch(prefix, slice(groups[0].tokens.start, groups[-1].tokens.stop), tuple(groups))
+                for prefix, rows in _by_prefix(self.prefixes[self._first :])
+                if (groups := self._groups(rows, prefix.tokens))
+            ]
         return self._stretches
 
     def _clean(self, row: int, length: int) -> None:
@@ -191,69 +203,72 @@ class RaggedRows:
                     layer.values[row, :, stale] = 0
         self._written[row] = length
 
-    def _announce(self, pieces: list[tuple[slice, slice]], rows: range) -> None:
-        row_of, column_of = {}, {}
-        for row, places in zip(rows, self.places, strict=True):
-            self._written[row] = max(self._written[row], self.lengths[row] + len(places))
-            for at, place in enumerate(places):
-                row_of[place], column_of[place] = row, self.lengths[row] + at
-        row_T = [row_of[place] for place in range(len(row_of))]
-        self._columns = [column_of[place] for place in range(len(row_of))]
-        self.row_T = torch.tensor(row_T, device=self.device)
-        self.column_T = torch.tensor(self._columns, device=self.device)
-        before = torch.tensor([self.prefixes[row].tokens for row in row_T], device=self.device)
-        self.position_T = self.column_T + before
-        self._pieces, self._stretches = pieces, None
+    def _announce(self, first: int, new: Sequence[int]) -> None:
+        rows = range(first, first + len(new))
+        self._first, self.places = first, []
+        row_T: list[int] = []
+        column_T: list[int] = []
+        position_T: list[int] = []
+        for row, count in zip(rows, new, strict=True):
+            held = self.lengths[row]
+            self._written[row] = max(self._written[row], held + count)
+            self.places.append(list(range(len(row_T), len(row_T) + count)))
+            row_T += [row] * count
+            column_T += range(held, held + count)
+            begin = self.prefixes[row].tokens + held
+            position_T += range(begin, begin + count)
+        self.row_T, self.column_T, self.position_T = (
+            torch.tensor(each, device=self.device) for each in (row_T, column_T, position_T)
+        )
+        self._stretches = None
 
-    def _parts(self, tokens: slice, rows: slice, limit: int) -> list[Part]:
-        """Split a piece so that its scores keep to the limit and the columns of rows taken together are alike."""
-        found: list[Part] = []
-        if rows.stop - rows.start == 1:
-            before, own = self.prefixes[rows.start].tokens, self._columns[tokens.stop - 1] + 1
-            at_once = max(_LEAST_QUERIES, limit // (before + own))
-            for begin in range(tokens.start, tokens.stop, at_once):
-                part = slice(begin, min(begin + at_once, tokens.stop))
-                # Columns of later tokens are hidden anyway.
-                found.append(Part(part, rows, self._columns[part.stop - 1] + 1))
-            return found
-        wasted = _PADDING.get(self.device.type, _PADDING_ELSEWHERE)
-        for prefix, segment in _by_prefix(self.prefixes[rows]):
-            begin, longest, held = segment.start, 0, 0
-            for row in range(segment.start, segment.stop):
-                columns = self._columns[tokens.start + row] + 1
-                wide, count = max(longest, columns), row + 1 - begin
-                full = count * (wide + prefix.tokens) > limit or count * wide > wasted * (held + columns)
-                if count > 1 and full:
-                    found.append(_shifted(begin, row, longest, tokens, rows))
-                    begin, wide, held = row, columns, 0
-                longest, held = wide, held + columns
-            found.append(_shifted(begin, segment.stop, longest, tokens, rows))
-        return found
-
-    def _joined(self, parts: list[Part], limit: int) -> list[Stretch]:
-        """Join neighbours with one prefix as long as their scores keep to the limit."""
-        found: list[Stretch] = []
-        begin = 0
-        for end in range(1, len(parts) + 1):
-            if end < len(parts) and self._fit([*parts[begin:end], parts[end]], limit):
+    def _groups(self, rows: slice, before: int) -> list[Group]:
+        """Split the call's rows so that the columns and queries of those taken together are alike."""
+        call_columns = _CALL_COLUMNS.get(self.device.type, _CALL_COLUMNS_ELSEWHERE)
+        found: list[Group] = []
+        run: _Run | None = None
+        for at in range(rows.start, rows.stop):
+            places = self.places[at]
+            columns = self.lengths[self._first + at] + len(places)
+            most = max(_LEAST_QUERIES, _MASK_ENTRIES // (self._sharing * (before + columns)))
+            alone = _Run(self._first + at, places[0], [len(places)], columns)
+            if len(places) > most:
+                found += [self._group(run)] if run is not None else []
+                found += self._turns(alone, most)
+                run = None
                 continue
-            group = parts[begin:end]
-            tokens = slice(group[0].tokens.start, group[-1].tokens.stop)
-            columns = torch.arange(max(part.columns for part in group), device=self.device)
-            hidden = columns[None] > self.column_T[tokens, None]
-            found.append(Stretch(self.prefixes[group[0].rows.start], tokens, tuple(group), hidden[:, None, None]))
-            begin = end
-        return found
+            more = run.with_one_more(len(places), columns) if run is not None else alone
+            entries = len(more.new) * max(more.new) * more.columns * self._sharing
+            if run is not None and (more.cost > run.cost + alone.cost + call_columns or entries > _MASK_ENTRIES):
+                found.append(self._group(run))
+                more = alone
+            run = more
+        return [*found, *([self._group(run)] if run is not None else [])]
 
-    def _fit(self, parts: list[Part], limit: int) -> bool:
-        prefix = self.prefixes[parts[0].rows.start]
-        tokens = parts[-1].tokens.stop - parts[0].tokens.start
-        columns = max(part.columns for part in parts) + prefix.tokens
-        return self.prefixes[parts[-1].rows.start] is prefix and tokens * columns <= limit
+    def _turns(self, run: _Run, most: int) -> list[Group]:
+        """Handle the many tokens of a row in turns: what comes later is hidden from a turn anyway."""
+        [new] = run.new
+        held = run.columns - new
+        return [
+            self._group(_Run(run.first, run.begin + done, [min(most, new - done)], held + min(done + most, new)))
+            for done in range(0, new, most)
+        ]
 
-
-def _shifted(begin: int, end: int, columns: int, tokens: slice, rows: slice) -> Part:
-    return Part(slice(tokens.start + begin, tokens.start + end), slice(rows.start + begin, rows.start + end), columns)
+    def _group(self, run: _Run) -> Group:
+        count, most = len(run.new), max(run.new)
+        tokens = slice(run.begin, run.begin + sum(run.new))
+        column = self.column_T[tokens]
+        padded = real = None
+        if min(run.new) < most:
+            new = torch.tensor(run.new, device=self.device)
+            each = torch.arange(most, device=self.device)
+            padded = (new.cumsum(0) - new)[:, None] + torch.minimum(each[None], new[:, None] - 1)
+            real = (each[None] < new[:, None]).flatten().nonzero()[:, 0]
+            column = column[padded]
+        hidden = torch.arange(run.columns, device=self.device) > column.view(count, most, 1)
+        bias = torch.zeros(hidden.shape, device=self.device).masked_fill_(hidden, -torch.inf)
+        bias = bias.repeat_interleave(self._sharing, 1)[:, None]
+        return Group(tokens, slice(run.first, run.first + count), most, run.columns, padded, real, bias)
 
 
 def _by_prefix(prefixes: Sequence[Prefix]) -> list[tuple[Prefix, slice]]:

@@ -86,20 +86,29 @@ def lease(file: Path, watch: LeaseWatch | None = None, *, beat_seconds: float = 
     """
     watch = watch or LeaseWatch()
     token = uuid.uuid4().hex
-    while not _create(file, token):
-        if watch.live(file):
-            raise LeaseTakenError(str(file))
-        clear_dead(file, watch)
     stop = threading.Event()
     beats = threading.Thread(target=_beat, args=(file, token, stop, beat_seconds), daemon=True)
-    beats.start()
-    try:
-        yield
-    finally:
+
+    def give_up() -> None:
         stop.set()
-        beats.join()
+        if beats.ident is not None:
+            beats.join()
         if _token(_read(file)) == token:
             file.unlink(missing_ok=True)
+
+    # SIGINT and SIGTERM may arrive at any line, also while the lease is taken or given up: hence twice.
+    try:
+        try:
+            while not _create(file, token):
+                if watch.live(file):
+                    raise LeaseTakenError(str(file))
+                clear_dead(file, watch)
+            beats.start()
+            yield
+        finally:
+            give_up()
+    finally:
+        give_up()
 
 
 def clear_dead(file: Path, watch: LeaseWatch) -> None:
@@ -121,19 +130,20 @@ def clear_dead(file: Path, watch: LeaseWatch) -> None:
 
 
 def _create(file: Path, token: str) -> bool:
+    handle: int | None = None
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-    except FileExistsError:
-        return False
-    except OSError as error:
-        raise disk_error(file, error) from error
-    try:
         with os.fdopen(handle, "w") as stream:
             stream.write(_text(token, 0))
-    except OSError as error:  # a full disk must not leave a lease that nobody holds
-        file.unlink(missing_ok=True)
-        raise disk_error(file, error) from error
+    except FileExistsError:
+        return False
+    except (OSError, KeyboardInterrupt) as error:
+        if handle is not None:  # neither a full disk nor an interruption must leave a lease that nobody holds
+            file.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise disk_error(file, error) from error
+        raise
     return True
 
 

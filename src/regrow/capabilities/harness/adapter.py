@@ -17,6 +17,7 @@ from regrow.capabilities.continuation import continuation_of, text_logprob
 from regrow.capabilities.generation import Answer, Request, generate
 from regrow.capabilities.harness.responses import ResponseJournal
 from regrow.capabilities.likelihood import ChoiceScore, Question, score_questions
+from regrow.capabilities.model_call import context_limit
 from regrow.data.chat import render_chat
 from regrow.errors import ConfigError
 from regrow.models.load import LoadedModel, load_model
@@ -127,9 +128,11 @@ class RegrowLM(LM):
         return [found[number] for number in range(len(requests))]
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
-        """Return the greedy answer to each context, cut at the first of the task's stop texts."""
+        """Return the greedy answer to each context, cut at the first of the task's stop texts. A context that is too
+        long for the model together with its answer loses its beginning, as with the harness's ``hf`` backend."""
         kind = "generate_until"
-        asked = [_request(*request.args) for request in requests]
+        longest = self._longest or context_limit(self.loaded.model)
+        asked = [_request(context, options, longest) for context, options in (each.args for each in requests)]
         found: dict[int, str] = self.journal.known(kind, requests)
         waiting = [number for number in range(len(requests)) if number not in found]
         self._begin("answering", len(waiting), len(found))
@@ -173,7 +176,7 @@ def _present(device: str | None) -> str:
     return "auto" if device is None or (device.startswith("cuda") and not torch.cuda.is_available()) else device
 
 
-def _request(context: str, options: dict[str, Any]) -> Request:
+def _request(context: str, options: dict[str, Any], longest: int | None = None) -> Request:
     temperature = options.get("temperature")
     if options.get("do_sample") and (temperature is None or float(temperature) > 0):
         raise ConfigError(
@@ -183,4 +186,4 @@ def _request(context: str, options: dict[str, Any]) -> Request:
     named = (options.get(name) for name in ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens"))
     most = next((each for each in named if each), DEFAULT_NEW_TOKENS)
     stops = [until] if isinstance(until, str) else until
-    return Request(context, int(most), stop_texts=tuple(stop for stop in stops if stop))
+    return Request(context, int(most), stop_texts=tuple(stop for stop in stops if stop), longest=longest)
