@@ -13,7 +13,7 @@ quickstart: $(VENV)/.installed
 	$(BIN)/regrow quickstart --output $(OUTPUT)
 
 test: $(VENV)/.installed-dev check
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --durations=25
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

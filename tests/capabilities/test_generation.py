@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from regrow.capabilities.decoding_way import choose_way
-from regrow.capabilities.generation import Answer, Request, _Row, generate
+from regrow.capabilities.generation import Answer, Request, _rows_of, generate
 from regrow.capabilities.likelihood import choice_logprobs
 from regrow.capabilities.model_call import ModelCall, end_ids, out_of_memory
 from regrow.capabilities.plain_generation import generate_plainly
@@ -257,7 +257,7 @@ def test_a_stop_text_that_decoding_leaves_out_stops_too() -> None:
     index, special = next(
         (index, token.content) for index, token in tokenizer.added_tokens_decoder.items() if token.special
     )
-    row = _Row(0, Request("ab", 9, stop_texts=(special,)), [1, 2], 9, tokenizer, fast_stop=True)
+    (row,) = _rows_of(loaded_tiny(), [Request("ab", 9, stop_texts=(special,))], fast_stop=True)
     told = tokenizer("xy", add_special_tokens=False).input_ids
     assert [row.take(token, frozenset()) for token in [*told, index]] == [False] * len(told) + [True]
     answer = row.answer(frozenset())
@@ -458,7 +458,10 @@ def test_a_prompt_loses_its_beginning_where_that_is_asked_for() -> None:
     whole = generate(loaded, [Request("ab" * ((limit - 50) // 2), 50)])[0]
     cut = generate(loaded, [Request("x" * limit + "ab" * ((limit - 50) // 2), 50, longest=limit)])[0]
     assert cut.token_ids == whole.token_ids and cut.prompt_tokens == whole.prompt_tokens
-    assert generate(loaded, [Request("abc", 3, longest=2)])[0].prompt_tokens == 1
+    for longest in (-1, 0, 3):
+        with pytest.raises(ConfigError, match="asks for 3 new tokens"):
+            generate(loaded, [Request("abc", 3, longest=longest)])
+    assert generate(loaded, [Request("abc", 3, longest=4)])[0].prompt_tokens == 1
 
 
 @pytest.mark.parametrize(

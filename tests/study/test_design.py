@@ -47,6 +47,27 @@ def test_the_papers_study_has_the_published_runs() -> None:
     assert scopes == {"all-lora", "cut-lora", "last-k"}
 
 
+def test_the_planners_are_compared_in_the_families_that_the_paper_names() -> None:
+    made = steps(read_study_spec(shipped()["paper-all"]))
+    healed = {
+        (step.family, step.place["rule"]) for step in made if step.place and step.place.get("budget") == 1_000_000
+    }
+    families = {family for family, _ in healed}
+    planners = {rule: {family for family, of in healed if of == rule} for rule in ("rah", "rah-capped")}
+    assert len(families) == 4 and planners == {"rah": families, "rah-capped": families - {"Qwen2.5-1.5B"}}
+    # Two baselines and two metrics each at the fixed budget, two metrics each against the token-matched heal.
+    assert (4 * sum(map(len, planners.values())), 2 * sum(map(len, planners.values()))) == (28, 14)
+
+
+def test_a_family_may_have_rules_of_its_own() -> None:
+    two = [{"name": "a", "model": "m", "remove": 2}, {"name": "b", "model": "n", "remove": 2, "rules": ["uniform"]}]
+    made = steps(spec_of(families=two, rules=["uniform", "damage-proportional"], pilots=None))
+    rules = {(step.family, step.place["rule"]) for step in made if step.place and step.place.get("rule")}
+    assert rules == {("a", "uniform"), ("a", "damage-proportional"), ("b", "uniform")}
+    with pytest.raises(ValueError, match="names a value twice"):
+        spec_of(families=[{**two[1], "rules": ["rah", "rah"]}])
+
+
 def test_every_shipped_study_reads_and_its_steps_come_after_what_they_read() -> None:
     for name, file in shipped().items():
         made = steps(read_study_spec(file))

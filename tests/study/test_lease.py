@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from regrow.errors import RegrowError
 from regrow.study.lease import LeaseTakenError, LeaseWatch, lease
 
 TraceFunction = Callable[[FrameType, str, Any], Any]
@@ -113,6 +114,16 @@ def test_of_many_takers_one_wins(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert max(most) == 1
+
+
+def test_what_is_no_place_for_a_lease_is_said_and_a_dangling_link_is_none(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RegrowError), lease(tmp_path / "file" / "lease.json"):
+        pass
+    link = tmp_path / "lease.json"
+    link.symlink_to(tmp_path / "nowhere")
+    with lease(link):
+        assert not link.is_symlink() and LeaseWatch().live(link)
 
 
 def test_an_interruption_at_any_line_leaves_no_lease(tmp_path: Path) -> None:

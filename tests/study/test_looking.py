@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from regrow.study.folder import StudyFolder
-from regrow.study.progress import progress_of
+from regrow.study.progress import Shown, StepState, _left, progress_of
 from tests.study.commands import write_spec
 from tests.study.tiny_study import begin, tiny_spec
 
@@ -107,3 +108,21 @@ def test_a_run_in_a_read_only_folder_is_refused_at_once(
         said = " ".join(err.split())
         assert code == 2 and not out and f"the folder '{readable_only}' cannot be written" in said, err
         assert "--output" in said and "reading the models" not in said and "Traceback" not in said
+
+
+def test_what_is_left_counts_heals_by_their_tokens() -> None:
+    def row(step_id: str, kind: str, state: Shown, seconds: float = math.nan) -> StepState:
+        return StepState(step_id=step_id, family="f", kind=kind, title="", state=state, seconds=seconds)
+
+    tokens = {"pilot": 1_000, "small": 3_000, "main": 100_000}
+    rows = [
+        row("a", "evaluate", "done", 10),
+        row("pilot", "heal", "done", 30),
+        row("small", "heal", "done", 70),
+        row("b", "evaluate", "pending"),
+        row("main", "heal", "pending"),
+    ]
+    assert _left(rows, tokens) == pytest.approx(10 + 10 + 100_000 * (20 + 60) / 4_000)
+    assert math.isnan(_left([*rows, row("p", "pools", "running")], tokens))
+    assert math.isnan(_left(rows[3:], tokens))
+    assert _left(rows[:3], tokens) == 0

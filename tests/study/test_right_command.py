@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from regrow.cli.main import _COMMANDS, WITH_DATA
 from regrow.studies import REPAIR, SEARCH, shipped
 from regrow.study.folder import StudyFolder
 from regrow.study.preflight import preflight
+from tests.study.commands import write_spec
 from tests.study.tiny_study import begin, tiny_spec
 
 RegrowCommand = Callable[..., tuple[int, str, str]]
@@ -74,6 +76,24 @@ def test_a_study_given_to_the_commands_of_other_studies(tmp_path: Path, regrow: 
         for words in (["repair-study", given], ["search-study", "m", "--spec", given]):
             said = refused(regrow, *words, "-o", tmp_path / "out")
             assert f"'{given}' is a study, not a" in said and f"regrow study run {given} -o DIR" in said
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"scopes": ["al-lora"]}, "did you mean 'all-lora'"),
+        ({"pilots": None, "heal": {"loss": "foo"}}, "unknown loss 'foo'"),
+        ({"dtype": "float31"}, "float31"),
+        ({"repair": {"method": "lrb"}}, "did you mean 'lra'"),
+    ],
+)
+def test_a_run_refuses_an_unknown_name_before_anything_is_written(
+    values: dict[str, Any], said: str, model: Path, tmp_path: Path, regrow: RegrowCommand
+) -> None:
+    file = write_spec(tmp_path / "s.yaml", model, **values)
+    code, out, err = regrow("study", "run", file, "-o", tmp_path / "out")
+    words = " ".join((out + err).split())
+    assert code == 2 and said in words and "try:" in words and not (tmp_path / "out").exists()
 
 
 def test_a_repair_is_named_where_it_is_written(tmp_path: Path, regrow: RegrowCommand) -> None:

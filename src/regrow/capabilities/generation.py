@@ -79,7 +79,8 @@ class _Row:
         self, number: int, request: Request, ids: list[int], budget: int, tokenizer: Any, *, fast_stop: bool
     ) -> None:
         self.number, self.request, self.ids, self.budget = number, request, ids, budget
-        self.ends = _special_ids_of(tokenizer, request.stop_texts)
+        self.ends: frozenset[int] = frozenset()
+        """Ids that end this answer, beyond those that end every one."""
         self.told = False
         self.tokenizer = tokenizer
         self.decided = request.decided if fast_stop else None
@@ -179,6 +180,7 @@ def generate(
 def _rows_of(loaded: LoadedModel, requests: Sequence[Request], fast_stop: bool) -> list[_Row]:
     limit = context_limit(loaded.model)
     rows: list[_Row] = []
+    ends: dict[tuple[str, ...], frozenset[int]] = {}
     for number, request in enumerate(requests):
         if request.max_new_tokens < 1:
             raise ConfigError(
@@ -188,15 +190,24 @@ def _rows_of(loaded: LoadedModel, requests: Sequence[Request], fast_stop: bool) 
         if not ids:
             raise DataError(f"prompt {number} is empty", hint="every prompt needs at least one token")
         if request.longest is not None:
-            # At least one token of the prompt is kept, whatever the answer is allowed.
-            ids = ids[-max(1, request.longest - request.max_new_tokens) :]
+            if request.longest <= request.max_new_tokens:
+                raise ConfigError(
+                    f"request {number} asks for {request.max_new_tokens} new tokens where prompt and answer together "
+                    f"may have {request.longest}",
+                    hint=f"allowed: fewer than {request.longest} new tokens",
+                )
+            ids = ids[request.max_new_tokens - request.longest :]
         if limit is not None and len(ids) >= limit:
             raise DataError(
                 f"prompt {number} has {len(ids)} tokens, the model's context holds {limit}",
                 hint="use fewer or shorter worked examples, or a model with a longer context",
             )
         budget = request.max_new_tokens if limit is None else min(request.max_new_tokens, limit - len(ids))
-        rows.append(_Row(number, request, ids, budget, loaded.tokenizer, fast_stop=fast_stop))
+        row = _Row(number, request, ids, budget, loaded.tokenizer, fast_stop=fast_stop)
+        if request.stop_texts not in ends:
+            ends[request.stop_texts] = _special_ids_of(loaded.tokenizer, request.stop_texts)
+        row.ends = ends[request.stop_texts]
+        rows.append(row)
     return rows
 
 

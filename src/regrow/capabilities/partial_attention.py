@@ -15,16 +15,22 @@ _SCORES_AT_ONCE = 64 << 20
 """Scores that are held at a time where PyTorch has no such kernel."""
 
 
+Part = tuple[torch.Tensor, torch.Tensor]
+"""The attention over a part of the keys, ... x width, and the logarithms of its sums of exponentials, ..."""
+
+
 def attention_with_logsumexp(
     query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, bias: torch.Tensor | None, scale: float
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> Part:
     """Return the attention's output, rows x heads x queries x width, and the logarithms of its sums, rows x heads x
-    queries. All in float32.
+    queries.
 
-    ``query`` is rows x heads x queries x width, ``keys`` and ``values`` rows x heads x columns x width; ``bias`` is
-    added to the scores, rows x 1 x queries x columns: minus infinity hides a column, and each query must see one.
+    ``query`` is rows x heads x queries x width, ``keys`` and ``values`` rows x heads x columns x width, in float32 or
+    float64; ``bias`` is added to the scores, rows or 1 x 1 x queries x columns: minus infinity hides a column, and each
+    query must see one.
     """
-    if query.device.type == "cpu" and _KERNEL is not None and keys.shape[-1] == values.shape[-1]:
+    usual = query.device.type == "cpu" and query.dtype == torch.float32 and keys.shape[-1] == values.shape[-1]
+    if usual and _KERNEL is not None:
         out, sums = _KERNEL(query, keys, values, 0.0, False, attn_mask=bias, scale=scale)
         return out, sums
     rows, heads, queries, _ = query.shape
@@ -36,11 +42,11 @@ def attention_with_logsumexp(
         if bias is not None:
             scores += bias[:, :, part]
         logs.append(scores.logsumexp(-1))
-        outs.append(scores.softmax(-1) @ values)
+        outs.append(scores.sub_(logs[-1][..., None]).exp_() @ values)
     return torch.cat(outs, 2), torch.cat(logs, 2)
 
 
-def joined(first: tuple[torch.Tensor, torch.Tensor], second: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-    """Return the attention over two parts together, from the output and the logarithms of each."""
+def joined(first: Part, second: Part) -> Part:
+    """Return the attention over two parts together."""
     (out, sums), (other, other_sums) = first, second
-    return other.lerp(out, (sums - other_sums).sigmoid()[..., None])
+    return other.lerp(out, (sums - other_sums).sigmoid()[..., None]), torch.logaddexp(sums, other_sums)

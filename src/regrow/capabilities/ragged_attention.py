@@ -16,7 +16,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 from regrow.capabilities.attention_swap import UNKNOWN_OPTIONS, AttentionSwap, NotShareable
 from regrow.capabilities.kv_rows import Prefix
-from regrow.capabilities.partial_attention import attention_with_logsumexp, joined
+from regrow.capabilities.partial_attention import Part, attention_with_logsumexp, joined
 from regrow.capabilities.ragged_rows import Group, RaggedLayer, RaggedRows
 
 NAME = "regrow_ragged_rows"
@@ -77,31 +77,31 @@ def attend(
         own = [_of_group(query[group.tokens], layer, group, scale) for group in stretch.groups]
         out, sums = own[0] if len(own) == 1 else (torch.cat([each[at] for each in own]) for at in (0, 1))
         if stretch.prefix.tokens:
-            out = joined((out, sums), _of_prefix(query[stretch.tokens], stretch.prefix, layer.index, scale))
+            out, _ = joined((out, sums), _of_prefix(query[stretch.tokens], stretch.prefix, layer.index, scale))
         found.append(out)
     result = found[0] if len(found) == 1 else torch.cat(found)
     return result.reshape(1, tokens, query_heads, -1).to(value.dtype), None
 
 
-def _of_group(query: torch.Tensor, layer: RaggedLayer, group: Group, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the attention of a group's tokens to their rows, tokens x heads x sharing heads x width, and the
-    logarithms of its sums."""
-    rows, queries, columns = group.rows.stop - group.rows.start, group.queries, group.columns
+def _of_group(query: torch.Tensor, layer: RaggedLayer, group: Group, scale: float) -> Part:
+    """Return the attention of a group's tokens to their rows, tokens x heads x sharing heads x width."""
+    rows, queries = group.rows.stop - group.rows.start, group.queries
     _, heads, shared, width = query.shape
     padded = query if group.padded is None else query[group.padded.flatten()]
-    out, sums = attention_with_logsumexp(
-        padded.view(rows, queries, heads, shared, width).transpose(1, 2).reshape(rows, heads, -1, width),
-        _wide(layer.keys[group.rows, :, :columns]),
-        _wide(layer.values[group.rows, :, :columns]),
-        group.bias,
-        scale,
-    )
-    out = out.view(rows, heads, queries, shared, -1).transpose(1, 2).reshape(rows * queries, heads, shared, -1)
-    sums = sums.view(rows, heads, queries, shared).transpose(1, 2).reshape(rows * queries, heads, shared)
+    asked = padded.view(rows, queries, heads, shared, width).transpose(1, 2).reshape(rows, heads, -1, width)
+    found: Part | None = None
+    for columns, bias in ((slice(0, group.begin), None), (slice(group.begin, group.end), group.bias)):
+        if columns.stop > columns.start:
+            keys, values = (_wide(each[group.rows, :, columns]) for each in (layer.keys, layer.values))
+            part = attention_with_logsumexp(asked, keys, values, bias, scale)
+            found = part if found is None else joined(found, part)
+    assert found is not None
+    out = found[0].view(rows, heads, queries, shared, -1).transpose(1, 2).reshape(rows * queries, heads, shared, -1)
+    sums = found[1].view(rows, heads, queries, shared).transpose(1, 2).reshape(rows * queries, heads, shared)
     return (out, sums) if group.real is None else (out[group.real], sums[group.real])
 
 
-def _of_prefix(query: torch.Tensor, prefix: Prefix, layer: int, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
+def _of_prefix(query: torch.Tensor, prefix: Prefix, layer: int, scale: float) -> Part:
     """Return the same for the prefix of some tokens, which are all queries of its keys."""
     tokens, heads, shared, width = query.shape
     out, sums = attention_with_logsumexp(

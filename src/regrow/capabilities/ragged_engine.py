@@ -66,11 +66,7 @@ class RaggedEngine:
         hold none of them yet: say how many with :meth:`keep`."""
         self.rows.grow([len(each) for each in tokens])
         self.places = self.rows.places
-        line = [0] * sum(map(len, tokens))
-        for places, each in zip(self.places, tokens, strict=True):
-            for place, token in zip(places, each, strict=True):
-                line[place] = token
-        return self._run(line, None)
+        return self._run([token for each in tokens for token in each], None)
 
     def keep(self, tokens: Sequence[int]) -> None:
         """Let each live row hold the first so many of the tokens it was given last."""

@@ -8,6 +8,7 @@ keys and values are kept once for all of them. Rows with the same prefix stand t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -26,8 +27,8 @@ _QUERIES_LIKE_A_COLUMN = 6
 """So many queries that meet a column cost as much as reading it."""
 
 _MASK_ENTRIES = 1 << 20
-"""Queries times columns of one call, beyond which the tokens of a row are handled in turns."""
-_LEAST_QUERIES = 16
+"""Queries, with those of heads that share a key, times columns of one mask. A row with more new tokens is handled in
+turns."""
 
 
 @dataclass(frozen=True)
@@ -36,14 +37,16 @@ class Group:
     with the most.
 
     ``tokens`` are theirs in the call's line. ``padded`` (rows x queries, None where all have one) says which of them
-    stands where, the last of a row repeated, and ``real`` where each token is found in that, flat. ``bias`` is added to
-    the scores, rows x 1 x queries with those of sharing heads x columns: minus infinity for a column that is not seen.
+    stands where, the last of a row repeated, and ``real`` where each token is found in that, flat. The columns before
+    ``begin`` are seen by all. For those from there to ``end``, ``bias`` is added to the scores, rows or 1 x 1 x queries
+    with those of sharing heads x columns: minus infinity for a column that is not seen.
     """
 
     tokens: slice
     rows: slice
     queries: int
-    columns: int
+    begin: int
+    end: int
     padded: torch.Tensor | None
     real: torch.Tensor | None
     bias: torch.Tensor
@@ -58,21 +61,31 @@ class Stretch:
     groups: tuple[Group, ...]
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Run:
-    """Rows taken together so far: ``new`` tokens of each, and the columns of the longest."""
+    """Rows taken together so far: how many, their new tokens in all and of the row with the most, and the columns of
+    the longest."""
 
     first: int
     begin: int
-    new: list[int]
+    rows: int
+    tokens: int
+    queries: int
     columns: int
 
     @property
     def cost(self) -> float:
-        return len(self.new) * self.columns * (1 + max(self.new) / _QUERIES_LIKE_A_COLUMN)
+        return self.rows * self.columns * (1 + self.queries / _QUERIES_LIKE_A_COLUMN)
 
-    def with_one_more(self, new: int, columns: int) -> _Run:
-        return _Run(self.first, self.begin, [*self.new, new], max(self.columns, columns))
+    def and_then(self, more: _Run) -> _Run:
+        return _Run(
+            self.first,
+            self.begin,
+            self.rows + more.rows,
+            self.tokens + more.tokens,
+            max(self.queries, more.queries),
+            max(self.columns, more.columns),
+        )
 
 
 class RaggedLayer(OneLineLayer):
@@ -124,8 +137,8 @@ class RaggedRows:
         self.cache = Cache(layers=list(self.layers))
         self._written = [0] * most
         """The number of columns of each place for a row that may hold anything but zeros."""
-        self._first, self._sharing = 0, 1
-        self._stretches: list[Stretch] | None = None
+        self._first = 0
+        self._stretches: dict[int, list[Stretch]] = {}
 
     def open(self, prefix: Prefix, lengths: Sequence[int]) -> None:
         """Add rows that begin with ``prefix`` and announce a call of all the ``lengths`` tokens that follow it in
@@ -179,19 +192,18 @@ class RaggedRows:
         """Let go of the storage at once: rows and layers refer to each other, so it would wait for a collection."""
         for layer in self.layers:
             layer.keys = layer.values = None  # type: ignore[assignment]
-        self.lengths, self.prefixes, self._stretches, self.updated = [], [], None, None
+        self.lengths, self.prefixes, self._stretches, self.updated = [], [], {}, None
 
     def stretches(self, sharing: int) -> list[Stretch]:
         """Return how the announced call's attention is computed, piece by piece; ``sharing`` query heads share a key
         head."""
-        if self._stretches is None:
-            self._sharing = sharing
-            self._stretches = [
+        if sharing not in self._stretches:
+            self._stretches[sharing] = [
                 Stretch(prefix, slice(groups[0].tokens.start, groups[-1].tokens.stop), tuple(groups))
                 for prefix, rows in _by_prefix(self.prefixes[self._first :])
-                if (groups := self._groups(rows, prefix.tokens))
+                for groups in [self._groups(rows, sharing)]
             ]
-        return self._stretches
+        return self._stretches[sharing]
 
     def _clean(self, row: int, length: int) -> None:
         """Set the columns from ``length`` on to zero: what another row left there may not be finite."""
@@ -220,55 +232,64 @@ class RaggedRows:
         self.row_T, self.column_T, self.position_T = (
             torch.tensor(each, device=self.device) for each in (row_T, column_T, position_T)
         )
-        self._stretches = None
+        self._stretches = {}
 
-    def _groups(self, rows: slice, before: int) -> list[Group]:
+    def _groups(self, rows: slice, sharing: int) -> list[Group]:
         """Split the call's rows so that the columns and queries of those taken together are alike."""
         call_columns = _CALL_COLUMNS.get(self.device.type, _CALL_COLUMNS_ELSEWHERE)
+        turn = max(1, math.isqrt(_MASK_ENTRIES // sharing))
         found: list[Group] = []
         run: _Run | None = None
         for at in range(rows.start, rows.stop):
-            places = self.places[at]
-            columns = self.lengths[self._first + at] + len(places)
-            most = max(_LEAST_QUERIES, _MASK_ENTRIES // (self._sharing * (before + columns)))
-            alone = _Run(self._first + at, places[0], [len(places)], columns)
-            if len(places) > most:
-                found += [self._group(run)] if run is not None else []
-                found += self._turns(alone, most)
+            places, held = self.places[at], self.lengths[self._first + at]
+            new = len(places)
+            alone = _Run(self._first + at, places[0], 1, new, new, held + new)
+            both = run.and_then(alone) if run is not None else alone
+            entries = both.rows * both.queries * both.columns * sharing
+            if run is not None and (both.cost > run.cost + alone.cost + call_columns or entries > _MASK_ENTRIES):
+                found.append(self._together(run, sharing))
+                both = alone
+            run = both
+            if alone.queries * alone.columns * sharing > _MASK_ENTRIES and alone.queries > 1:
+                found += self._turns(alone, turn, sharing)
                 run = None
-                continue
-            more = run.with_one_more(len(places), columns) if run is not None else alone
-            entries = len(more.new) * max(more.new) * more.columns * self._sharing
-            if run is not None and (more.cost > run.cost + alone.cost + call_columns or entries > _MASK_ENTRIES):
-                found.append(self._group(run))
-                more = alone
-            run = more
-        return [*found, *([self._group(run)] if run is not None else [])]
+        return [*found, *([self._together(run, sharing)] if run is not None else [])]
 
-    def _turns(self, run: _Run, most: int) -> list[Group]:
-        """Handle the many tokens of a row in turns: what comes later is hidden from a turn anyway."""
-        [new] = run.new
-        held = run.columns - new
-        return [
-            self._group(_Run(run.first, run.begin + done, [min(most, new - done)], held + min(done + most, new)))
-            for done in range(0, new, most)
-        ]
+    def _turns(self, run: _Run, turn: int, sharing: int) -> list[Group]:
+        """Handle the many tokens of a row in turns: each sees all that came before it, and of itself a triangle."""
+        found: list[Group] = []
+        triangles: dict[int, torch.Tensor] = {}
+        row, held = slice(run.first, run.first + 1), run.columns - run.tokens
+        for done in range(0, run.tokens, turn):
+            new = min(turn, run.tokens - done)
+            if new not in triangles:
+                each = torch.arange(new, device=self.device)
+                triangles[new] = _bias(each > each[:, None], sharing)
+            tokens = slice(run.begin + done, run.begin + done + new)
+            begin = held + done
+            found.append(Group(tokens, row, new, begin, begin + new, None, None, triangles[new]))
+        return found
 
-    def _group(self, run: _Run) -> Group:
-        count, most = len(run.new), max(run.new)
-        tokens = slice(run.begin, run.begin + sum(run.new))
+    def _together(self, run: _Run, sharing: int) -> Group:
+        tokens = slice(run.begin, run.begin + run.tokens)
+        rows = slice(run.first, run.first + run.rows)
         column = self.column_T[tokens]
         padded = real = None
-        if min(run.new) < most:
-            new = torch.tensor(run.new, device=self.device)
-            each = torch.arange(most, device=self.device)
+        if run.tokens < run.rows * run.queries:
+            places = self.places[rows.start - self._first : rows.stop - self._first]
+            new = torch.tensor([len(each) for each in places], device=self.device)
+            each = torch.arange(run.queries, device=self.device)
             padded = (new.cumsum(0) - new)[:, None] + torch.minimum(each[None], new[:, None] - 1)
             real = (each[None] < new[:, None]).flatten().nonzero()[:, 0]
             column = column[padded]
-        hidden = torch.arange(run.columns, device=self.device) > column.view(count, most, 1)
-        bias = torch.zeros(hidden.shape, device=self.device).masked_fill_(hidden, -torch.inf)
-        bias = bias.repeat_interleave(self._sharing, 1)[:, None]
-        return Group(tokens, slice(run.first, run.first + count), most, run.columns, padded, real, bias)
+        hidden = torch.arange(run.columns, device=self.device) > column.view(run.rows, run.queries, 1)
+        return Group(tokens, rows, run.queries, 0, run.columns, padded, real, _bias(hidden, sharing))
+
+
+def _bias(hidden: torch.Tensor, sharing: int) -> torch.Tensor:
+    """Return what hides columns, rows x 1 x queries of all sharing heads x columns, from (rows x) queries x columns."""
+    bias = torch.zeros(hidden.shape, device=hidden.device).masked_fill_(hidden, -torch.inf)
+    return bias.repeat_interleave(sharing, -2).view(-1, 1, hidden.shape[-2] * sharing, hidden.shape[-1])
 
 
 def _by_prefix(prefixes: Sequence[Prefix]) -> list[tuple[Prefix, slice]]:

@@ -60,7 +60,8 @@ def listing(*, json: Json = False) -> None:
 
 
 def check(file: str, /, *, output: Folder = None, json: Json = False) -> None:
-    """Check that a study can run here: models, items, rules, disk, memory, engine. Exits with 2 when it cannot.
+    """Check that a study can run here: models (those of the hub are fetched), items, rules, disk, memory, engine. Exits
+    with 2 when it cannot.
 
     Parameters
     ----------
@@ -144,6 +145,7 @@ def run(
     from regrow.records.specs import build
     from regrow.records.study_spec import EngineSpec
     from regrow.study.folder import StudyFolder
+    from regrow.study.preflight import refuse_unknown
     from regrow.study.runner import run as work
     from regrow.study.runners import alone
     from regrow.study.termination import TERMINATED_CODE, TerminatedError, terminable
@@ -154,6 +156,7 @@ def run(
     typed = {key: value for key, value in wanted.items() if value is not None}
     chosen = build(EngineSpec, {**spec.engine.model_dump(), **typed}, where="the engine's options")
     StudyFolder(place).refuse(spec, update=update)
+    refuse_unknown(spec)
     watch = watcher(quiet)
     watch.begin("reading the models")
     identities = _identities(spec, strict=True)

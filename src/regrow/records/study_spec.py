@@ -43,7 +43,8 @@ Budgets = Annotated[tuple[int, ...], BeforeValidator(_typed_budgets)]
 
 class FamilySpec(Spec):
     """One model and the cuts made in it. ``blocks`` are removed as they are; else ``remove`` of them by ``criterion``.
-    ``light_blocks`` (or ``light_remove``) is a second, smaller cut that is only measured, not healed."""
+    ``light_blocks`` (or ``light_remove``) is a second, smaller cut that is only measured, not healed. ``rules`` stand
+    in the place of the study's."""
 
     name: str = Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     model: str = Field(min_length=1)
@@ -54,6 +55,7 @@ class FamilySpec(Spec):
     calibration_tokens: Tokens | None = None
     light_blocks: Blocks | None = None
     light_remove: Annotated[str | None, BeforeValidator(typed_count)] = None
+    rules: Names | None = None
 
     @model_validator(mode="after")
     def _one_cut(self) -> FamilySpec:
@@ -163,7 +165,8 @@ class StudySpec(Spec):
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"two families are called '{twice[0]}'; give each its own name")
-        for what, values in (("seeds", self.seeds), ("budgets", self.budgets), ("rules", self.rules)):
+        rules = [("rules", family.rules or ()) for family in self.families]
+        for what, values in (("seeds", self.seeds), ("budgets", self.budgets), ("rules", self.rules), *rules):
             if len(set(values)) != len(values):
                 raise ValueError(f"'{what}' names a value twice: {list(values)}")
         return self

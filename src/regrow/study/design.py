@@ -108,7 +108,7 @@ def _family_steps(spec: StudySpec, design: Design, family: FamilySpec, identity:
         yield base
         for split in ("dev", "test"):
             yield _evaluation(spec, name, "repaired", split, common, {"checkpoint": base.id})
-    yield from _heals(spec, design, name, common, base, pools, unpruned["dev"], pruned["dev"])
+    yield from _heals(spec, design, family, common, base, pools, unpruned["dev"], pruned["dev"])
 
 
 def _cut(spec: StudySpec, family: FamilySpec, pools: Step, common: Mapping[str, Any], *, light: bool = False) -> Step:
@@ -152,13 +152,14 @@ def _evaluation(
 def _heals(
     spec: StudySpec,
     design: Design,
-    family: str,
+    of: FamilySpec,
     common: Mapping[str, Any],
     base: Step,
     pools: Step,
     unpruned_dev: Step,
     pruned_dev: Step,
 ) -> Iterator[Step]:
+    family, chosen = of.name, of.rules or spec.rules
     start = {"checkpoint": base.id, "pools": pools.id}
     pilots: dict[PilotRun, Step] = {}
 
@@ -182,8 +183,8 @@ def _heals(
         placed = {"family": family, "stage": "healed", "budget": options.tokens, "seed": options.seed, **place}
         return Step("heal", family, title, request, {**start, **(evidence or {})}, placed)
 
-    named = {name: _registered(name) for name in (*spec.rules, *(spec.sweep_rules if spec.sweep else ()))}
-    _refuse_same_rule(spec.rules, named)
+    named = {name: _registered(name) for name in (*chosen, *(spec.sweep_rules if spec.sweep else ()))}
+    _refuse_same_rule(chosen, named)
     needs = {rule: rule_named(name).needs(design) for name, rule in named.items()}
     for rule, need in needs.items():
         _refuse_unserved(rule, need, spec)
@@ -200,7 +201,7 @@ def _heals(
             )
             yield pilots[run]
     told = {"unpruned": unpruned_dev.id, "pruned": pruned_dev.id}
-    budgets = [(tokens, spec.rules) for tokens in spec.budgets]
+    budgets = [(tokens, chosen) for tokens in spec.budgets]
     budgets += [(tokens, spec.sweep_rules) for tokens in spec.sweep]  # a heal that is asked for twice is one step
     for tokens, rules in budgets:
         for name in rules:

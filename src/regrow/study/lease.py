@@ -116,7 +116,7 @@ def clear_dead(file: Path, watch: LeaseWatch) -> None:
 
     Under a lock of the system, so that nobody removes the lease that another taker has just created in its place.
     """
-    if not file.exists():
+    if not os.path.lexists(file):
         return
     try:
         import fcntl
@@ -125,7 +125,7 @@ def clear_dead(file: Path, watch: LeaseWatch) -> None:
         return
     with file.with_name(f".{file.name}.lock").open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
-        if file.exists() and not watch.live(file):
+        if os.path.lexists(file) and not watch.live(file):
             file.unlink(missing_ok=True)
 
 
@@ -133,6 +133,9 @@ def _create(file: Path, token: str) -> bool:
     handle: int | None = None
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise disk_error(file.parent, error) from error
+    try:
         handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         with os.fdopen(handle, "w") as stream:
             stream.write(_text(token, 0))

@@ -12,6 +12,13 @@ from regrow.models.load import weight_files
 
 _NAMED = re.compile(r"(?<![A-Za-z0-9.])(\d+(?:\.\d+)?)\s*([bm])(?![A-Za-z0-9])", re.IGNORECASE)
 _SCALE = {"b": 1e9, "m": 1e6}
+_PUBLISHED = {
+    "llama-3.2-1b-instruct": 1.2358e9,
+    "qwen2.5-1.5b-instruct": 1.5437e9,
+    "smollm2-1.7b-instruct": 1.7114e9,
+    "olmo-2-0425-1b-instruct": 1.4849e9,
+}
+"""Parameters of the study's models, input embeddings that are also the output's counted once."""
 _LONGEST_HEADER = 100_000_000
 
 
@@ -29,6 +36,9 @@ def model_size(model: str) -> ModelSize:
     folder = Path(model).expanduser()
     if folder.is_dir():
         return ModelSize(float(sum(_in_header(file) for file in weight_files(folder))), True)
+    called = model.rpartition("/")[2].lower()
+    if called in _PUBLISHED:
+        return ModelSize(_PUBLISHED[called], True)
     found = _NAMED.findall(model.rpartition("/")[2].replace("_", "-"))
     if not found:
         return ModelSize(math.nan, False)

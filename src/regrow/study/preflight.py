@@ -22,6 +22,7 @@ from regrow.records.study_spec import FamilySpec, StudySpec
 from regrow.study.design import capabilities_of, planning_design, steps_of
 from regrow.study.engines.reach import ray_address, ray_nodes, slurm_partitions
 from regrow.study.folder import StudyFolder
+from regrow.study.stages.prune import refuse_early, refuse_unknown_criterion
 
 _TRAINING_BYTES_PER_WEIGHT = 6.0
 """bfloat16 or float32 weights with activations and LoRA moments of short sequences; an estimate."""
@@ -105,14 +106,15 @@ def preflight(spec: StudySpec, output: Path) -> list[Finding]:
     weights: dict[str, int] = {}
     for family in spec.families:
         look(f"model {family.name}", lambda family=family: _model(family, weights))  # type: ignore[misc]
-    for scope in {*spec.scopes, *(spec.pilots.scopes if spec.pilots else ())}:
+    for scope in _scopes(spec):
         look(f"scope {scope}", lambda scope=scope: SCOPES.entry(scope).summary)  # type: ignore[misc]
 
     def steps() -> str:
         design = planning_design(spec, capabilities, [one.name for one in healing_suite(spec.suite)])
         made = steps_of(spec, design, {family.name: family.model for family in spec.families})
         heals = sum(step.kind == "heal" for step in made)
-        return f"{len(made)} steps, {heals} heals; rules {', '.join(spec.rules)}"
+        rules = dict.fromkeys(rule for family in spec.families for rule in family.rules or spec.rules)
+        return f"{len(made)} steps, {heals} heals; rules {', '.join(rules)}"
 
     look("rules and pilots", steps)
     look("methods", lambda: _methods(spec))
@@ -124,6 +126,27 @@ def preflight(spec: StudySpec, output: Path) -> list[Finding]:
     return found
 
 
+def refuse_unknown(spec: StudySpec) -> None:
+    """Raise ConfigError for a name of the study that regrow does not know, and for a device or number format that is
+    not to be had: what can be said at once, before models and data are looked at."""
+    for scope in _scopes(spec):
+        SCOPES.entry(scope)
+    for cut in _cuts(spec):
+        refuse_unknown_criterion(cut.criterion)
+    _repair_and_loss(spec)
+    _machine(spec)
+
+
+def _scopes(spec: StudySpec) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*spec.scopes, *(spec.pilots.scopes if spec.pilots else ()))))
+
+
+def _cuts(spec: StudySpec) -> list[PruneSpec]:
+    """Return the cuts that a criterion chooses."""
+    cuts = (family.cut(light=light) for family in spec.families for light in (False, True))
+    return [cut for cut in cuts if cut is not None and cut.blocks is None]
+
+
 def _read(one: Capability, split: Split) -> str:
     """Read items for the error that their source is not there."""
     one.items(split)
@@ -131,8 +154,6 @@ def _read(one: Capability, split: Split) -> str:
 
 
 def _model(family: FamilySpec, weights: dict[str, int]) -> str:
-    from regrow.study.stages.prune import refuse_early
-
     identity = model_identity(family.model)
     place = locate_file(family.model)
     files = [place] if place.is_file() else sorted(place.glob("*.safetensors"))
@@ -152,23 +173,23 @@ def _model(family: FamilySpec, weights: dict[str, int]) -> str:
 def _methods(spec: StudySpec) -> str:
     """Look up every name that is not a scope, a rule or a criterion: the repair, losses, calibration texts."""
     from regrow.data.text import open_text
-    from regrow.heal.registry import LOSSES
-    from regrow.repair.registry import REPAIRS
     from regrow.study.stages.calibration import HEALING_POOLS
 
-    texts = {spec.repair.calibration} if spec.repair else set()
-    for family in spec.families:
-        for cut in (family.cut(), family.cut(light=True)):
-            if cut is not None and cut.blocks is None:
-                texts.add(cut.calibration)
+    texts = {cut.calibration for cut in _cuts(spec)} | ({spec.repair.calibration} if spec.repair else set())
     for text in sorted(texts - {HEALING_POOLS}):
         open_text(text)
+    _repair_and_loss(spec)
+    return "calibration texts, repair and loss are known"
+
+
+def _repair_and_loss(spec: StudySpec) -> None:
+    from regrow.heal.registry import LOSSES
+    from regrow.repair.registry import REPAIRS
+
     if spec.repair:
         REPAIRS.entry(spec.repair.method)
-    heal = spec.healing(1, "all-lora", 0)
-    for loss in heal.loss.split("+"):
+    for loss in spec.healing(1, "all-lora", 0).loss.split("+"):
         LOSSES.entry(loss.rpartition("*")[2])
-    return "calibration texts, repair and loss are known"
 
 
 def _removed(cut: PruneSpec, blocks: int) -> int:
@@ -196,6 +217,8 @@ def _machine(spec: StudySpec) -> str:
 def _disk(spec: StudySpec, output: Path, weights: dict[str, int]) -> str:
     per_family = 2 + (spec.repair is not None)
     need = sum(weights.values()) * per_family + max(weights.values(), default=0) * 2 * spec.engine.workers
+    if len(weights) < len(spec.families):
+        return "what the checkpoints need is not known before every model is here"
     nearest = next(parent for parent in (output.absolute(), *output.absolute().parents) if parent.exists())
     free = shutil.disk_usage(nearest).free
     if need > free:
@@ -207,6 +230,8 @@ def _disk(spec: StudySpec, output: Path, weights: dict[str, int]) -> str:
 
 
 def _memory(spec: StudySpec, weights: dict[str, int]) -> str:
+    if len(weights) < len(spec.families):
+        return "what the heals need is not known before every model is here"
     largest = max(weights.values(), default=0)
     need = largest / 2 * _TRAINING_BYTES_PER_WEIGHT * spec.engine.workers
     there = psutil.virtual_memory().available

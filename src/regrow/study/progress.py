@@ -32,7 +32,8 @@ class StepState(Frozen):
 
 class Progress(Frozen):
     """Every step of a study, and how many are in each state. ``left_seconds`` is what the steps that have not begun
-    would take at the pace of those of their kind that are done, one after another; NaN while none of a kind is."""
+    would take at the pace of those of their kind that are done, one after another, heals by their tokens; NaN while
+    none of a kind is."""
 
     study: str
     steps: tuple[StepState, ...]
@@ -72,7 +73,8 @@ def progress_of(study: Path, watch: LeaseWatch | None = None) -> Progress:
         )
     rows = _with_blocked(rows, {step.id: set(step.parents.values()) for step in steps})
     counts: Counter[str] = Counter(row.state for row in rows)
-    return Progress(study=str(study), steps=tuple(rows), counts=dict(counts), left_seconds=_left(rows))
+    tokens = {step.id: int(step.request["heal"]["tokens"]) for step in steps if step.kind == "heal"}
+    return Progress(study=str(study), steps=tuple(rows), counts=dict(counts), left_seconds=_left(rows, tokens))
 
 
 def _with_blocked(rows: list[StepState], reads: dict[str, set[str]]) -> list[StepState]:
@@ -87,18 +89,20 @@ def _with_blocked(rows: list[StepState], reads: dict[str, set[str]]) -> list[Ste
     return list(out.values())
 
 
-def _left(rows: list[StepState]) -> float:
-    paces: dict[str, list[float]] = {}
+def _left(rows: list[StepState], tokens: dict[str, int]) -> float:
+    """Return the seconds of what is left. A heal takes an evaluation, and training time by its ``tokens``."""
+    done: dict[str, list[StepState]] = {}
     for row in rows:
         if row.state == "done":
-            paces.setdefault(row.kind, []).append(row.seconds)
+            done.setdefault(row.kind, []).append(row)
+    mean = {kind: sum(row.seconds for row in of) / len(of) for kind, of in done.items()}
+    measuring = min(mean.get("evaluate", 0.0), min((row.seconds for row in done.get("heal", ())), default=0.0))
+    trained = sum(tokens[row.step_id] for row in done.get("heal", ()))
+    pace = sum(row.seconds - measuring for row in done.get("heal", ())) / trained if trained else float("nan")
     total = 0.0
     for row in rows:
         if row.state in ("pending", "stale", "running"):
-            known = paces.get(row.kind)
-            if not known:
-                return float("nan")
-            total += sum(known) / len(known)
+            total += measuring + pace * tokens[row.step_id] if row.kind == "heal" else mean.get(row.kind, float("nan"))
     return total
 
 

@@ -131,7 +131,8 @@ class RegrowLM(LM):
         """Return the greedy answer to each context, cut at the first of the task's stop texts. A context that is too
         long for the model together with its answer loses its beginning, as with the harness's ``hf`` backend."""
         kind = "generate_until"
-        longest = self._longest or context_limit(self.loaded.model)
+        limits = [each for each in (self._longest, context_limit(self.loaded.model)) if each]
+        longest = min(limits, default=None)
         asked = [_request(context, options, longest) for context, options in (each.args for each in requests)]
         found: dict[int, str] = self.journal.known(kind, requests)
         waiting = [number for number in range(len(requests)) if number not in found]

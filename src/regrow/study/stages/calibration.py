@@ -107,10 +107,11 @@ def _drawn(
             hint="this suite is too hard for the model; calibrate on text instead (calibration: bundled)",
         )
     encode = unpruned.tokenizer
-    # Round by round over the pools, so that a small token budget still holds some of each.
+    # Round by round over the pools, so that a small token budget still holds some of each. A study's own pools hold
+    # more examples: the first of them are those that a cut reads.
     rounds = (
         pools[name].examples[number]
-        for number in range(max(len(pool.examples) for pool in pools.values()))
+        for number in range(min(EXAMPLES_PER_POOL, max(len(pool.examples) for pool in pools.values())))
         for name in sorted(pools)
         if number < len(pools[name].examples)
     )

@@ -116,17 +116,22 @@ def prune(
 
 def refuse_early(spec: PruneSpec, blocks: int) -> None:
     """Raise ConfigError for a cut that no model of so many blocks allows, before anything is loaded."""
-    guide = guided_by(spec.criterion)
-    if guide is not None:
-        guiding_capability(guide)
-    else:
-        CRITERIA.entry(spec.criterion)
+    refuse_unknown_criterion(spec.criterion)
     protected_blocks(spec.protect, blocks)
     if spec.blocks is not None:
         check_blocks(spec.blocks, blocks)
     elif spec.remove is not None:
         remove = removal_count(spec.remove, blocks)
         check_request(spec.criterion, blocks, remove=remove, protect=spec.protect, contiguous=spec.contiguous)
+
+
+def refuse_unknown_criterion(criterion: str) -> None:
+    """Raise ConfigError for a criterion that is neither registered nor guided by a capability."""
+    guide = guided_by(criterion)
+    if guide is not None:
+        guiding_capability(guide)
+    else:
+        CRITERIA.entry(criterion)
 
 
 def _choose(
