@@ -52,8 +52,11 @@ def spawn() -> None:
 
 
 def _begin(request: dict[str, Any]) -> int:
+    # A SIGTERM for the child that comes before it has set its own handlers must wait: here it is ignored.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     child = os.fork()
     if child:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         _say({"step": request["step"], "pid": child})
         return child
     code = 1
@@ -61,6 +64,7 @@ def _begin(request: dict[str, Any]) -> int:
         os.setpgid(0, 0)  # Ctrl-C of the terminal goes to the runner, which then asks once
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         empty = os.open(os.devnull, os.O_RDONLY)
         for target, origin in ((0, empty), (1, log), (2, log)):

@@ -21,6 +21,7 @@ ATTEMPTS = 2
 """A step that fails is tried once more, then reported."""
 _WAIT_SECONDS = 1.0
 _ELSEWHERE_SECONDS = 2.0
+_DYING_SECONDS = 5.0
 
 
 @dataclass
@@ -148,9 +149,19 @@ class _Runner:
             return
         failure = Failure(reason=how, message=message, attempts=attempts)
         self.folder.write_failure(step.id, failure)
-        clear_dead(self.folder.lease_file(step.id), self.leases)  # a worker that was killed could not
+        self._clear_lease(step.id)
         self.summary.failed[step.id] = failure
         self.watch.note(f"FAILED {step.family}: {step.title} ({how}: {message})")
+
+    def _clear_lease(self, step_id: str) -> None:
+        """Remove the lease that a killed worker could not give up. An engine may report a process before it is gone."""
+        file = self.folder.lease_file(step_id)
+        until = time.monotonic() + _DYING_SECONDS
+        while file.exists():
+            clear_dead(file, self.leases)
+            if time.monotonic() > until:
+                return
+            time.sleep(0.05)
 
     def stopped(self, why: str) -> None:
         """Write down that the runner was stopped, and after SIGTERM which steps had been under way."""

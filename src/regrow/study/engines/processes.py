@@ -32,7 +32,7 @@ _GRACE_SECONDS = 60.0
 
 @dataclass
 class _Job:
-    """A step under way: its process, when it began, its exit code once it has one."""
+    """A step under way: its process, when that began, its exit code once it has one."""
 
     began: float = field(default_factory=time.monotonic)
     pid: int | None = None
@@ -221,5 +221,6 @@ def _take(event: dict[str, Any], jobs: dict[str, _Job]) -> None:
     job = jobs.get(event.get("step", ""))
     if job is None:
         return
-    job.pid = event.get("pid", job.pid)
+    if "pid" in event:
+        job.pid, job.began = event["pid"], time.monotonic()  # the spawner's own start is no time of the step
     job.code = event.get("code", job.code)
