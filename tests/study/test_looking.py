@@ -111,14 +111,16 @@ def test_a_run_in_a_read_only_folder_is_refused_at_once(
 
 
 def test_what_is_left_counts_heals_by_their_tokens() -> None:
-    def row(step_id: str, kind: str, state: Shown, seconds: float = math.nan) -> StepState:
-        return StepState(step_id=step_id, family="f", kind=kind, title="", state=state, seconds=seconds)
+    def row(step_id: str, kind: str, state: Shown, seconds: float = math.nan, trained: int = 0) -> StepState:
+        state_of = {"step_id": step_id, "kind": kind, "state": state, "seconds": seconds, "training_tokens": trained}
+        return StepState(family="f", title="", **state_of)
 
-    tokens = {"pilot": 1_000, "small": 3_000, "main": 100_000}
+    tokens = {"pilot": 1_000, "small": 3_000, "main": 100_000, "taken": 100_000}
     rows = [
         row("a", "evaluate", "done", 10),
-        row("pilot", "heal", "done", 30),
-        row("small", "heal", "done", 70),
+        row("pilot", "heal", "done", 30, 1_000),
+        row("small", "heal", "done", 70, 3_000),
+        row("taken", "heal", "done", 0.1),  # from another heal: says nothing about how long one takes
         row("b", "evaluate", "pending"),
         row("main", "heal", "pending"),
     ]

@@ -54,9 +54,9 @@ def test_the_smoke_study_survives_a_kill_and_ends_in_a_report(smollm2: Any, tmp_
     assert rules == {"uniform": 1, "damage-proportional": 1, "rah": 1, "token-matched": 1}
     matched = next(run for run in study.runs if run.coordinates.rule == "token-matched")
     pilots = [run for run in study.runs if run.coordinates.pilot]
-    assert matched.coordinates.budget == 2_000 + sum(run.coordinates.budget for run in pilots)
+    assert matched.coordinates.budget == 1_000 + sum(run.coordinates.budget for run in pilots)
     planned = next(run for run in study.runs if run.coordinates.rule == "rah")
     allocation = json.loads((folder / "allocations" / f"{planned.run_id}.json").read_text())
-    assert sum(allocation["tokens"].values()) == pytest.approx(2_000) and allocation["curves"]
+    assert sum(allocation["tokens"].values()) == pytest.approx(1_000) and allocation["curves"]
     page = Path(printed["report"]).read_text("utf-8")
     assert "rah" in page and 'src="http' not in page

@@ -18,6 +18,9 @@ from regrow.models.families import backbone_of, text_config_of
 LOGIT_BYTES = 64 << 20
 """Bytes of float32 logits held at a time."""
 
+CACHED_BYTES = 2 << 20
+"""Bytes of float32 logits that are reduced at a time on a CPU."""
+
 
 class HiddenStates:
     """The outputs of a model's backbone: ``last`` is that of the newest call, batch x tokens x width."""
@@ -59,8 +62,9 @@ class HiddenStates:
         for begin in range(0, len(hidden_ND), rows):
             part = slice(begin, begin + rows)
             logits_NV = self._logits(hidden_ND[part])
-            found.append(target_logprobs(logits_NV, targets_N[part]))
-            best.append(logits_NV.argmax(-1) == targets_N[part])
+            sums_N, best_N = sums_and_best(logits_NV)
+            found.append(logits_NV.gather(-1, targets_N[part, None])[:, 0].float() - sums_N)
+            best.append(best_N == targets_N[part])
         if not found:
             return hidden_ND.new_zeros(0, dtype=torch.float32), hidden_ND.new_zeros(0, dtype=torch.bool)
         return torch.cat(found), torch.cat(best)
@@ -77,9 +81,9 @@ class HiddenStates:
             logits_UV = self._logits(hidden_TD[unique[begin : begin + rows]])
             asked = ((owner >= begin) & (owner < begin + rows)).nonzero()[:, 0]
             row, targets = owner[asked] - begin, targets_N[asked]
-            wide_UV = logits_UV.float()
-            found[asked] = wide_UV[row, targets] - wide_UV.logsumexp(-1)[row]
-            best[asked] = logits_UV.argmax(-1)[row] == targets
+            sums_U, best_U = sums_and_best(logits_UV)
+            found[asked] = logits_UV[row, targets].float() - sums_U[row]
+            best[asked] = best_U[row] == targets
         return found, best
 
     def _logits(self, hidden_ND: torch.Tensor) -> torch.Tensor:
@@ -96,6 +100,14 @@ class HiddenStates:
                 del self.backbone.forward
             else:
                 self.backbone.forward = own
+
+
+def sums_and_best(logits_NV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the logarithm of the sum of exponentials in float32, and the likeliest token, of each row. A few rows at a
+    time on a CPU, so that what comes between is not written to memory and read again."""
+    rows = max(1, CACHED_BYTES // (4 * logits_NV.shape[-1])) if logits_NV.device.type == "cpu" else len(logits_NV)
+    parts = logits_NV.split(max(rows, 1))
+    return torch.cat([part.float().logsumexp(-1) for part in parts]), torch.cat([part.argmax(-1) for part in parts])
 
 
 def target_logprobs(logits_NV: torch.Tensor, targets_N: torch.Tensor) -> torch.Tensor:

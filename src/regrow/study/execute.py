@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypedDict
 
-from regrow.errors import StudyError
+from regrow.errors import DataError, StudyError
 from regrow.heal.processes import device_of_process
 from regrow.models.identity import model_identity
 from regrow.models.load import load_model
@@ -22,7 +22,7 @@ from regrow.planning.registry import rule_named
 from regrow.planning.rule import Design, Evidence
 from regrow.protocols import Watcher
 from regrow.records.atomic import write_json
-from regrow.records.checkpoint import CheckpointFacts
+from regrow.records.checkpoint import CheckpointFacts, read_facts
 from regrow.records.results import Cost
 from regrow.records.specs import EvalSpec, HealSpec, PruneSpec, RepairSpec
 from regrow.records.store import RunFolder, read_evaluation
@@ -34,7 +34,8 @@ from regrow.study.folder import Done, StudyFolder
 from regrow.study.gpu import device_for, noting_a_lost_gpu
 from regrow.study.heal_processes import train_with_torchrun
 from regrow.study.lease import LeaseWatch, lease
-from regrow.study.meter import Meter
+from regrow.study.meter import Meter, total_cost
+from regrow.study.same_training import Training, same_training, training_of, write_training
 from regrow.study.stages.evaluate import evaluate
 from regrow.study.stages.heal import heal
 from regrow.study.stages.pools import pools_cost, pools_of
@@ -170,15 +171,48 @@ class _Work:
     def heal(self) -> Cost:
         tokens_by_pool, scope = self._mixture()
         healed = self._checkpoint(self.step.id)
+        more = {"scope": scope, "mixture": tokens_by_pool}
+        found = self._found(training_of(self.step, tokens_by_pool, scope), more)
+        if found is not None:
+            return found
         count = self.spec.engine.processes_per_heal
         if count > 1:
             facts = train_with_torchrun(self.folder.path, self.step.id, healed, processes=count)
         else:
             facts = self.train()
-        measured = self._measured(str(healed), {"scope": scope, "mixture": tokens_by_pool})
+        measured = self._measured(str(healed), more)
         if measured.training_tokens:  # a worker that died before it could say so had added it up
             return measured
-        cost = self.meter.cost(_cost_of(facts), measured)
+        return self._charge(self.meter.cost(_cost_of(facts), measured))
+
+    def _found(self, training: Training, more: Mapping[str, Any]) -> Cost | None:
+        """Take what another heal of the study made by the same training: its grades, or where other items are asked its
+        checkpoint if that was kept. The record names what the heal would have cost alone. Returns what was used, None
+        where nothing can be taken."""
+        write_training(self.folder, self.step.id, training)
+        for other, same_items in same_training(self.folder, self.step.id, training):
+            healed = self._checkpoint(other)
+            facts = read_facts(healed) if self.spec.keep_checkpoints else None
+            if same_items:
+                try:
+                    record, items = read_evaluation(self.folder.path / "runs" / other)
+                except DataError:  # damaged or gone: what the runner makes again
+                    continue
+                RunFolder(self._run()).write_evaluation(record, items)
+                write_coordinates(self._run(), self._coordinates(more))
+            elif facts is not None:
+                measured = self._measured(str(healed), more)
+                if not measured.training_tokens:
+                    self._charge(total_cost(_cost_of(facts), measured))
+            else:
+                continue
+            self.folder.log("shared", self.step.id, of=other)
+            self.watch.note(f"the same training as step {other}, taken from there")
+            return self.meter.cost()
+        return None
+
+    def _charge(self, cost: Cost) -> Cost:
+        """Write the cost of a heal, its training included, into the record of its evaluation."""
         record, items = read_evaluation(self._run())
         RunFolder(self._run()).write_evaluation(record.model_copy(update={"cost": cost}), items)
         return cost
@@ -249,14 +283,16 @@ class _Work:
         return Evidence.of(pilots)
 
     def _measured(self, source: str, more: Mapping[str, Any]) -> Cost:
-        place = self.step.place
-        assert place is not None
-        coordinates = Coordinates(**{**place, **more})
+        coordinates = self._coordinates(more)
         label = " ".join([coordinates.family, coordinates.stage])
         spec = EvalSpec(**self.step.request["evaluation"])
         record, _ = evaluate(source, spec, self._run(), watch=self.watch, label=label, **self.place)
         write_coordinates(self._run(), coordinates)
         return record.cost
+
+    def _coordinates(self, more: Mapping[str, Any]) -> Coordinates:
+        assert self.step.place is not None
+        return Coordinates(**{**self.step.place, **more})
 
     def _run(self) -> Path:
         return self.folder.path / "runs" / self.step.id

@@ -30,9 +30,22 @@ class Meter:
         )
 
 
+def total_cost(*parts: Cost) -> Cost:
+    """Return what works that were done one after another used together; memory is that of the largest."""
+    return Cost(
+        wall_seconds=sum(part.wall_seconds for part in parts),
+        cpu_seconds=sum(part.cpu_seconds for part in parts),
+        training_tokens=sum(part.training_tokens for part in parts),
+        prompt_tokens=sum(part.prompt_tokens for part in parts),
+        generated_tokens=sum(part.generated_tokens for part in parts),
+        flops=sum(part.flops for part in parts),
+        peak_memory_bytes=max((part.peak_memory_bytes for part in parts), default=0),
+    )
+
+
 def _cpu_seconds() -> float:
-    used = os.times()
-    return used.user + used.system + used.children_user + used.children_system
+    used = os.times()  # in hundredths of a second, which is too coarse for this process's own part
+    return time.process_time() + used.children_user + used.children_system
 
 
 def peak_bytes() -> int:

@@ -95,10 +95,12 @@ def _left(rows: list[StepState], tokens: dict[str, int]) -> float:
     for row in rows:
         if row.state == "done":
             done.setdefault(row.kind, []).append(row)
-    mean = {kind: sum(row.seconds for row in of) / len(of) for kind, of in done.items()}
-    measuring = min(mean.get("evaluate", 0.0), min((row.seconds for row in done.get("heal", ())), default=0.0))
-    trained = sum(tokens[row.step_id] for row in done.get("heal", ()))
-    pace = sum(row.seconds - measuring for row in done.get("heal", ())) / trained if trained else float("nan")
+    # A heal that took another's result says nothing about how long one takes.
+    done["heal"] = [row for row in done.get("heal", ()) if row.training_tokens]
+    mean = {kind: sum(row.seconds for row in of) / len(of) for kind, of in done.items() if of}
+    measuring = min(mean.get("evaluate", 0.0), min((row.seconds for row in done["heal"]), default=0.0))
+    trained = sum(tokens[row.step_id] for row in done["heal"])
+    pace = sum(row.seconds - measuring for row in done["heal"]) / trained if trained else float("nan")
     total = 0.0
     for row in rows:
         if row.state in ("pending", "stale", "running"):

@@ -1,0 +1,87 @@
+"""A heal that another step of the study has trained already: its result is taken, not made again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from regrow.protocols import SilentWatcher
+from regrow.records.store import read_evaluation
+from regrow.records.study_runs import read_study
+from regrow.study.folder import StudyFolder
+from regrow.study.progress import progress_of
+from regrow.study.runner import run
+from tests.study.tiny_study import begin, tiny_spec
+
+
+def shared(folder: Path) -> list[dict[str, Any]]:
+    events = map(json.loads, (folder / "events.jsonl").read_text().splitlines())
+    return [event for event in events if event["event"] == "shared"]
+
+
+def heals(folder: Path) -> list[str]:
+    return [step.id for step in StudyFolder(folder).steps() if step.kind == "heal"]
+
+
+def test_two_rules_that_come_to_one_split_are_trained_once(model: Path, tmp_path: Path) -> None:
+    # One pool: whatever the rule, all tokens go there.
+    begin(tmp_path, tiny_spec(model, rules=["uniform", "damage-proportional"]))
+    assert run(tmp_path, watch=SilentWatcher()).complete
+    first, second = heals(tmp_path)
+    assert [(event["step"], event["of"]) for event in shared(tmp_path)] == [(second, first)]
+    (own, items), (taken, same) = (read_evaluation(tmp_path / "runs" / one) for one in (first, second))
+    assert same == items and taken.measurements == own.measurements
+    # What the rule costs is what it would cost alone; what the step used is next to nothing.
+    assert taken.cost == own.cost and own.cost.training_tokens > 0
+    done = StudyFolder(tmp_path).done(second)
+    assert done is not None and done.cost.training_tokens == 0
+    rules = [one.coordinates.rule for one in read_study(tmp_path).runs if one.coordinates.rule]
+    assert sorted(rules) == ["damage-proportional", "uniform"]
+
+
+def test_another_seed_or_another_split_is_another_training(model: Path, tmp_path: Path) -> None:
+    begin(tmp_path, tiny_spec(model, seeds=[0, 1], budgets=[200, 300]))
+    assert run(tmp_path, watch=SilentWatcher()).complete
+    assert len(heals(tmp_path)) == 4 and not shared(tmp_path)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_other_items_are_asked_of_a_checkpoint_that_was_kept(keep: bool, model: Path, tmp_path: Path) -> None:
+    begin(tmp_path, tiny_spec(model, keep_checkpoints=keep))
+    assert run(tmp_path, watch=SilentWatcher()).complete
+    (before,) = heals(tmp_path)
+    begin(tmp_path, tiny_spec(model, keep_checkpoints=keep, test_items=3), update=True)
+    assert run(tmp_path, watch=SilentWatcher()).complete
+    (after,) = heals(tmp_path)
+    assert after != before and [event["of"] for event in shared(tmp_path)] == [before] * keep
+    (old, _), (new, items) = (read_evaluation(tmp_path / "runs" / one) for one in (before, after))
+    assert len(items) == 3 and new.cost.training_tokens == old.cost.training_tokens
+    assert new.cost.flops > old.cost.flops  # the same training, and one item more
+
+
+def test_a_damaged_result_is_not_taken(model: Path, tmp_path: Path) -> None:
+    begin(tmp_path, tiny_spec(model))
+    assert run(tmp_path, watch=SilentWatcher()).complete
+    (first,) = heals(tmp_path)
+    (tmp_path / "runs" / first / "items.jsonl").write_text("{}\n")
+    (tmp_path / "steps" / first / "training.json").write_text('{"training": ')
+    begin(tmp_path, tiny_spec(model, rules=["uniform", "damage-proportional"]), update=True)
+    assert run(tmp_path, watch=SilentWatcher()).complete
+    results = [read_evaluation(tmp_path / "runs" / one)[1] for one in heals(tmp_path)]
+    assert results[0] == results[1]
+
+
+def test_the_time_left_does_not_count_on_results_that_were_taken(model: Path, tmp_path: Path) -> None:
+    begin(tmp_path, tiny_spec(model, rules=["uniform", "damage-proportional"]))
+    assert run(tmp_path, watch=SilentWatcher()).complete
+    first, second = heals(tmp_path)
+    paces = []
+    for one in (first, second):
+        done = (tmp_path / "steps" / one / "done.json").read_bytes()
+        (tmp_path / "steps" / one / "done.json").unlink()
+        paces.append(progress_of(tmp_path).left_seconds)
+        (tmp_path / "steps" / one / "done.json").write_bytes(done)
+    assert paces[1] >= 0 and paces[0] != paces[0]  # NaN: the only training left on record is the one taken
