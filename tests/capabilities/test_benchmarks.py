@@ -138,6 +138,28 @@ def changed(field: str, value: Any) -> Callable[[list[str]], list[str]]:
 ANSWERS = "bfcl/possible_answer/BFCL_v3_simple.jsonl"
 QUESTIONS = "bfcl/BFCL_v3_simple.jsonl"
 
+
+def told(instruction: str, **arguments: Any) -> Callable[[list[str]], list[str]]:
+    """Return what makes the first record one of a single instruction with these arguments."""
+
+    def edit(lines: list[str]) -> list[str]:
+        row = {**json.loads(lines[0]), "instruction_id_list": [instruction], "kwargs": [arguments]}
+        return [json.dumps(row), *lines[1:]]
+
+    return edit
+
+
+def tool(**parameters: Any) -> Callable[[list[str]], list[str]]:
+    """Return what changes the parameters of the first record's tool."""
+
+    def edit(lines: list[str]) -> list[str]:
+        row = json.loads(lines[0])
+        row["function"][0]["parameters"] |= parameters
+        return [json.dumps(row), *lines[1:]]
+
+    return edit
+
+
 FAULTS = [
     ("function_calling", ANSWERS, changed("ground_truth", []), "has no 'ground_truth'"),
     ("function_calling", ANSWERS, changed("ground_truth", [{}]), "does not hold one call"),
@@ -145,11 +167,31 @@ FAULTS = [
     ("function_calling", QUESTIONS, changed("question", []), "has no 'question'"),
     ("function_calling", QUESTIONS, changed("question", [[]]), "there is no request"),
     ("function_calling", QUESTIONS, changed("function", []), "has no 'function'"),
-    ("function_calling", QUESTIONS, changed("function", [{"x": 1}]), "not of the form .*KeyError"),
+    ("function_calling", QUESTIONS, changed("function", [{"x": 1}]), "is no tool with a name and parameters"),
     ("instruction_following", "ifeval/train.jsonl", changed("kwargs", 7), "holds no lists of instructions"),
     ("instruction_following", "ifeval/train.jsonl", changed("instruction_id_list", []), "has no 'instruction_id_list'"),
     ("instruction_following", "ifeval/train.jsonl", changed("instruction_id_list", ["x:y"]), "record 1 of .*"),
+    ("instruction_following", "ifeval/train.jsonl", told("keywords:existence"), "tells 'keywords:existence' keywords"),
+    (
+        "instruction_following",
+        "ifeval/train.jsonl",
+        told("keywords:existence", keywords=5),
+        "tells 'keywords:existence' keywords = 5",
+    ),
+    (
+        "instruction_following",
+        "ifeval/train.jsonl",
+        told("length_constraints:number_words", num_words="many", relation="at least"),
+        "num_words = 'many'",
+    ),
+    ("function_calling", ANSWERS, changed("ground_truth", [{"f": {"base": 10}}]), "allows '10' for 'base'"),
+    ("function_calling", ANSWERS, changed("ground_truth", [{"f": {"base": []}}]), r"allows '\[\]' for 'base'"),
+    ("function_calling", QUESTIONS, tool(required=None), "is no tool with a name and parameters"),
+    ("function_calling", QUESTIONS, tool(properties=["base"]), "is no tool with a name and parameters"),
     ("safety", "xstest/train.jsonl", changed("label", ["safe"]), "the label"),
+    ("safety", "xstest/train.jsonl", changed("prompt", "   "), "has no 'prompt'"),
+    ("safety", "xstest/train.jsonl", changed("prompt", {"text": "?"}), "which is not a text"),
+    ("knowledge", "mmlu/test.jsonl", changed("choices", ["a", None, "c", "d"]), "has the choices"),
     ("knowledge", "mmlu/test.jsonl", changed("choices", 5), "has the choices '5'"),
     ("knowledge", "mmlu/test.jsonl", changed("answer", True), "answer True"),
     ("knowledge", "mmlu/test.jsonl", lambda lines: [*lines, lines[0].replace('r": 2', 'r": 1')], "another answer"),
@@ -157,7 +199,9 @@ FAULTS = [
     ("math", "gsm8k/test.jsonl", lambda lines: [*lines[:400], lines[400][:30]], "line 401 .* cut in the middle"),
     ("math", "gsm8k/test.jsonl", lambda lines: [*lines, lines[7]], "twice"),
     ("math", "gsm8k/test.jsonl", lambda lines: lines[:200], "200 usable records, 60 dev and 200 test"),
-    ("math", "gsm8k/test.jsonl", lambda lines: ['{"question": "?", "answer": "many"}', *lines], "holds no number"),
+    ("math", "gsm8k/test.jsonl", lambda lines: ['{"question": "?", "answer": "many"}', *lines], "does not end in"),
+    ("math", "gsm8k/test.jsonl", changed("answer", "48 / 2 = 24, so 48 + 24 = 72"), "does not end in '#### NUMBER'"),
+    ("math", "gsm8k/test.jsonl", changed("question", ["a list"]), "which is not a text"),
     ("safety", "xstest/train.jsonl", without("label"), "record 4 of .* has no 'label'"),
     ("safety", "xstest/train.jsonl", lambda lines: [*lines, lines[0]], "the id '1' twice"),
     ("safety", "xstest/train.jsonl", lambda lines: [lines[0].replace('"safe"', '"odd"'), *lines[1:]], "label 'odd'"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -91,3 +92,20 @@ def test_the_summary_counts_prompts_and_instructions(scorer: VerifiedInstruction
 
 def test_nothing_is_decided_before_the_end(scorer: VerifiedInstructions) -> None:
     assert not scorer.decided("anything")
+
+
+@pytest.mark.parametrize(
+    ("instruction", "arguments"),
+    [
+        ("keywords:existence", {"keywords": ["plain", "(a+)+$"]}),
+        ("keywords:forbidden_words", {"forbidden_words": ["(x+x+)+y"]}),
+        ("keywords:frequency", {"keyword": "(a|aa)+$", "frequency": 2, "relation": "at least"}),
+    ],
+)
+def test_a_pattern_in_the_place_of_words_is_not_run(
+    instruction: str, arguments: dict[str, Any], items: list[Item], scorer: VerifiedInstructions
+) -> None:
+    gold = {**items[0].gold, "instruction_id_list": [instruction], "kwargs": [arguments]}
+    grade = scorer.grade(replace(items[0], gold=gold), "a" * 40 + "b" + "x" * 40)
+    assert grade.score == 0.0 and "is a pattern where words are expected" in str(grade.details["fault"])
+    assert grade.details["strict_by_instruction"] == "0"

@@ -115,3 +115,42 @@ def test_a_record_without_a_gold_is_named(row: dict[str, Any], tmp_path: Path) -
     (tmp_path / "arc_easy" / "test.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
     with pytest.raises(DataError, match="record 1 of"):
         capabilities(tmp_path, ["arc_easy"])[0].items("test")
+
+
+PIQA = {"goal": "g", "sol1": "a", "sol2": "b", "label": 0}
+ARC = {"question": "?", "answerKey": "A"}
+BROKEN = [
+    ("piqa", "validation", {**PIQA, "sol1": 5}, "5 stands for a text"),
+    ("piqa", "validation", {**PIQA, "sol1": "  "}, "has no 'sol1'"),
+    ("piqa", "validation", {**PIQA, "label": 0.9}, "has no gold"),
+    ("hellaswag", "validation", {"query": None, "choices": ["a", "b"], "gold": 0}, "None stands for a text"),
+    ("hellaswag", "validation", {"query": "q", "choices": "abcd", "gold": 0}, "the choices are str, not a list"),
+    ("hellaswag", "validation", {"query": "q", "choices": ["a", None], "gold": 0}, "None stands for a text"),
+    ("winogrande", "validation", {"sentence": "no gap", "option1": "a", "option2": "b", "answer": "1"}, "has no gap"),
+    ("arc_easy", "test", {**ARC, "choices": {"text": ["a"], "label": ["A", "B"]}}, "2 labels"),
+    ("arc_easy", "test", {**ARC, "choices": {"text": ["a"], "label": ["A"]}}, "nothing to choose"),
+    (
+        "openbookqa",
+        "test",
+        {"question_stem": "?", "choices": {"text": [7, "b"], "label": ["A", "B"]}, "answerKey": "A"},
+        "7 stands for a text",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "part", "row", "says"), BROKEN)
+def test_a_record_of_another_form_is_named(
+    name: str, part: str, row: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / f"{part}.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
+    with pytest.raises(DataError, match="record 1 of") as caught:
+        capabilities(tmp_path, [name])[0].items("test")
+    assert says in str(caught.value)
+
+
+def test_the_folder_of_one_data_set_is_not_the_one_meant(tmp_path: Path) -> None:
+    (tmp_path / "gsm8k").mkdir()
+    with pytest.raises(DataError, match="seems to be one data set") as caught:
+        capabilities(tmp_path / "gsm8k", ["piqa"])[0].items("test")
+    assert caught.value.hint == f"--data {tmp_path.resolve()}"

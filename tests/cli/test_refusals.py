@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from regrow.cli import main as main_module
+
 COMMANDS = ["quickstart", "prune", "rank", "search-study", "repair", "heal", "eval", "plan", "report", "ls", "models"]
 
 
@@ -69,6 +71,10 @@ print(json.dumps(found))
         (["eval", "m", "-o", "out", "--capabilities", "maths"], "did you mean 'math'"),
         (["eval", "m", "-o", "out", "--split", "tset"], "did you mean 'test'"),
         (["eval", "m", "-o", "out", "--items", "0"], "items"),
+        (["eval", "m", "-o", "out", "--tasks", "piqa", "--few-shot", "-1"], "Must be >= 0"),
+        (["rescore", "out", "--show", "-1"], "Must be >= 0"),
+        (["validate-refusals", "labels.jsonl", "--show", "-1"], "Must be >= 0"),
+        (["pools", "m", "-o", "out", "--only", ","], "--only names no pool"),
         (["eval", "./absent", "-o", "out"], "no model at"),
         (["eval", "m", "-o", "out", "--capabilities", ","], "capabilities"),
         (["eval", "x" * 300, "-o", "out"], "no model at"),
@@ -148,3 +154,18 @@ def test_a_reader_that_goes_away_is_no_fault(tmp_path: Path) -> None:
     command = f"set -o pipefail; {sys.executable} -m regrow ls | head -1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0 and done.stdout.strip() == "criteria", done.stderr
+
+
+def test_an_interrupt_that_a_library_turned_into_its_own_error_is_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as error:
+            raise ModuleNotFoundError("Could not import module 'AttentionInterface'") from error
+
+    monkeypatch.setattr(main_module, "app", interrupted)
+    with pytest.raises(SystemExit) as caught:
+        main_module.main(["eval", "m"])
+    assert caught.value.code == 130 and "the same command continues" in capsys.readouterr().err

@@ -3,6 +3,7 @@ option that the command does not have, a suite whose data is not there."""
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from regrow.studies import REPAIR, SEARCH, shipped
 from regrow.study.folder import StudyFolder
 from regrow.study.preflight import preflight
 from tests.study.commands import write_spec
-from tests.study.tiny_study import begin, tiny_spec
+from tests.study.tiny_study import begin, steps_for, tiny_spec
 
 RegrowCommand = Callable[..., tuple[int, str, str]]
 
@@ -165,3 +166,51 @@ def test_a_check_reads_the_sources_of_the_pools(
     monkeypatch.setenv("REGROW_DATA", str(tmp_path / "data"))
     named = lacking({"capabilities": ["math", "knowledge"]}, model, tmp_path / "out")
     assert set(named) == {"train", "alpaca"} and named["train"] == "healing prompts of math"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"families": [{"name": "a", "model": "MODEL", "blocks": [99]}]}, "there is no block 99"),
+        ({"families": [{"name": "a", "model": "MODEL", "remove": 99}]}, "99"),
+        ({"test_items": 100_000}, "test_items: 100000 of 'knowledge' were asked for, the suite has 120"),
+        ({"seeds": [True]}, "a number is wanted, not true"),
+        ({"budgets": [False]}, "a number is wanted, not false"),
+        ({"scopes": ["last-k", "last-k"]}, "'scopes' names a value twice"),
+        ({"capabilities": ["knowledge", "knowledge"]}, "'capabilities' names a value twice"),
+    ],
+)
+def test_what_no_step_could_do_is_refused_before_the_first(
+    changes: dict[str, Any], said: str, model: Path, tmp_path: Path, regrow: RegrowCommand
+) -> None:
+    whole = tiny_spec(model).model_dump(mode="json", exclude_defaults=True) | changes
+    file = tmp_path / "mine.yaml"
+    file.write_text(json.dumps(whole).replace("MODEL", str(model)))
+    assert said in refused(regrow, "study", "run", file, "-o", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_order_of_capabilities_changes_no_step(model: Path) -> None:
+    first, second = (
+        steps_for(tiny_spec(model, capabilities=names)) for names in (["knowledge", "math"], ["math", "knowledge"])
+    )
+    assert [step.id for step in first] == [step.id for step in second]
+
+
+def test_kept_checkpoints_count_for_the_disk(model: Path, tmp_path: Path) -> None:
+    need = []
+    for keep in (False, True):
+        found = preflight(tiny_spec(model, keep_checkpoints=keep, seeds=list(range(2_000))), tmp_path / "out")
+        need.append(next(each.found for each in found if each.what == "disk"))
+    assert need[0].startswith("about 0.0 GB") and not need[1].startswith("about 0.0 GB"), need
+
+
+def test_a_line_that_a_crash_cut_does_not_swallow_the_next(tmp_path: Path) -> None:
+    folder = StudyFolder(tmp_path)
+    folder.log("begin")
+    folder.log("start", "a")
+    whole = (tmp_path / "events.jsonl").read_bytes()
+    (tmp_path / "events.jsonl").write_bytes(whole[:-20])
+    folder.log("done", "b")
+    lines = (tmp_path / "events.jsonl").read_text().splitlines()
+    assert len(lines) == 3 and json.loads(lines[2])["step"] == "b" and json.loads(lines[0])["event"] == "begin"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from regrow.records.study_runs import read_study
 from regrow.study.folder import StudyFolder
 from regrow.study.progress import progress_of
 from regrow.study.runner import run
+from regrow.study.same_training import whole_checkpoint
+from regrow.study.tidy import tidy
 from tests.study.tiny_study import begin, tiny_spec
 
 
@@ -60,6 +63,8 @@ def test_other_items_are_asked_of_a_checkpoint_that_was_kept(keep: bool, model: 
     (old, _), (new, items) = (read_evaluation(tmp_path / "runs" / one) for one in (before, after))
     assert len(items) == 3 and new.cost.training_tokens == old.cost.training_tokens
     assert new.cost.flops > old.cost.flops  # the same training, and one item more
+    done = StudyFolder(tmp_path).done(after)
+    assert done is not None and done.cost.flops > 0 and (done.cost.training_tokens == 0) == keep
 
 
 def test_a_damaged_result_is_not_taken(model: Path, tmp_path: Path) -> None:
@@ -72,6 +77,48 @@ def test_a_damaged_result_is_not_taken(model: Path, tmp_path: Path) -> None:
     assert run(tmp_path, watch=SilentWatcher()).complete
     results = [read_evaluation(tmp_path / "runs" / one)[1] for one in heals(tmp_path)]
     assert results[0] == results[1]
+
+
+def shared_or_trained(folder: Path, model: Path, **changes: Any) -> tuple[str, str]:
+    """Finish a study that keeps its checkpoints, and return its heal and that of the study as it is changed."""
+    begin(folder, tiny_spec(model, keep_checkpoints=True))
+    assert run(folder, watch=SilentWatcher()).complete
+    (before,) = heals(folder)
+    begin(folder, tiny_spec(model, keep_checkpoints=True, **changes), update=True)
+    return before, next(one for one in heals(folder) if one != before)
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "regrow.json", "config.json"])
+@pytest.mark.parametrize("changes", [{"test_items": 3}, {"rules": ["damage-proportional"]}])
+def test_a_damaged_checkpoint_is_not_taken(file: str, changes: dict[str, Any], model: Path, tmp_path: Path) -> None:
+    before, after = shared_or_trained(tmp_path, model, **changes)
+    damaged = tmp_path / "checkpoints" / before / file
+    damaged.write_bytes(damaged.read_bytes()[:-200])
+    summary = run(tmp_path, watch=SilentWatcher())
+    assert summary.complete and not shared(tmp_path)
+    record, _ = read_evaluation(tmp_path / "runs" / after)
+    assert record.model.weights_sha256 == read_evaluation(tmp_path / "runs" / before)[0].model.weights_sha256
+
+
+@pytest.mark.parametrize("changes", [{"test_items": 3}, {"rules": ["damage-proportional"]}])
+def test_what_is_taken_is_kept_as_what_is_trained(changes: dict[str, Any], model: Path, tmp_path: Path) -> None:
+    before, after = shared_or_trained(tmp_path, model, **changes)
+    assert run(tmp_path, watch=SilentWatcher()).complete and len(shared(tmp_path)) == 1
+    tidy(tmp_path)
+    assert not (tmp_path / "checkpoints" / before).exists()  # no longer in the study
+    assert whole_checkpoint(tmp_path / "checkpoints" / after) is not None
+
+
+def test_a_taking_that_was_killed_is_no_foreign_folder(model: Path, tmp_path: Path) -> None:
+    begin(tmp_path, tiny_spec(model, rules=["uniform", "damage-proportional"]))
+    assert run(tmp_path, watch=SilentWatcher()).complete
+    first, second = heals(tmp_path)
+    (tmp_path / "steps" / second / "done.json").unlink()  # as after a kill between taking and being done
+    shutil.rmtree(tmp_path / "runs" / first)
+    begin(tmp_path, tiny_spec(model, rules=["damage-proportional"]), update=True)
+    summary = run(tmp_path, watch=SilentWatcher())
+    assert summary.complete and heals(tmp_path) == [second]
+    assert read_evaluation(tmp_path / "runs" / second)[0].cost.training_tokens > 0
 
 
 def test_the_time_left_does_not_count_on_results_that_were_taken(model: Path, tmp_path: Path) -> None:

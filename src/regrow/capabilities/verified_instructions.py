@@ -22,6 +22,10 @@ Details = dict[str, str | float | bool | None]
 LONGEST_CHECKED = 10_000
 """Characters of a response that are checked. Some of the checkers take time in the square of the length."""
 
+_INTO_PATTERNS = ("keywords", "forbidden_words", "keyword", "section_spliter", "postscript_marker")
+_PATTERN_SIGNS = frozenset("\\*+?{}()|[]^$")
+"""What makes words into a pattern. The checkers search for IFEval's words as patterns, without a limit of time."""
+
 INSTALL = 'pip install "regrow[lm-eval]"'
 
 
@@ -57,15 +61,16 @@ class VerifiedInstructions:
     def grade(self, item: Item, response: str) -> Grade:
         """Return the strict grade. Raises DataError when the harness or the sentence splitter's data is missing."""
         checkers = _checkers(self._nltk)
+        pattern = _pattern_among(item.gold["kwargs"])
+        if pattern is not None:
+            return _broken(item, f"{pattern[:60]!r} is a pattern where words are expected")
         document = {**item.gold, "key": item.item_id, "kwargs": [_used(each) for each in item.gold["kwargs"]]}
         with _seeded():
             try:
                 found = checkers.process_results(document, [response[:LONGEST_CHECKED]])
             # The checkers are another project's, and meet whatever a model writes (JSON nested too deep for Python).
             except Exception as error:
-                none = "0" * len(item.gold["instruction_id_list"])
-                details: Details = {"loose": False, "strict_by_instruction": none, "loose_by_instruction": none}
-                return Grade(0.0, details={"fault": f"the checker gave up: {type(error).__name__}", **details})
+                return _broken(item, f"the checker gave up: {type(error).__name__}")
         return Grade(
             float(found["prompt_level_strict_acc"]),
             details={
@@ -86,6 +91,23 @@ class VerifiedInstructions:
             "instruction_strict": _share(scores, "strict_by_instruction"),
             "instruction_loose": _share(scores, "loose_by_instruction"),
         }
+
+
+def _broken(item: Item, fault: str) -> Grade:
+    none = "0" * len(item.gold["instruction_id_list"])
+    details: Details = {"loose": False, "strict_by_instruction": none, "loose_by_instruction": none}
+    return Grade(0.0, details={"fault": fault, **details})
+
+
+def _pattern_among(arguments: Sequence[dict[str, Any] | None]) -> str | None:
+    """Return a word of the data set that the checkers would run as a pattern, of which some never end."""
+    for given in arguments:
+        for name in _INTO_PATTERNS:
+            value = (given or {}).get(name)
+            for word in value if isinstance(value, list) else [value]:
+                if isinstance(word, str) and not _PATTERN_SIGNS.isdisjoint(word):
+                    return word
+    return None
 
 
 def _used(options: dict[str, Any] | None) -> dict[str, Any]:

@@ -79,19 +79,21 @@ class MultipleChoice:
 
 def _boolq(row: Row) -> Asked:
     gold = row["answer"] if "answer" in row else row["label"]
+    if isinstance(gold, str) and gold.lower() in ("true", "false"):
+        gold = gold.lower() == "true"
     context = f"{row['passage']}\nQuestion: {row['question']}?\nAnswer:"
-    return _plain(context, ("no", "yes"), int(gold))
+    return _plain(context, ("no", "yes"), _whole(gold))
 
 
 def _piqa(row: Row) -> Asked:
-    return _plain(f"Question: {row['goal']}\nAnswer:", (row["sol1"], row["sol2"]), int(row["label"]))
+    return _plain(f"Question: {row['goal']}\nAnswer:", (row["sol1"], row["sol2"]), _whole(row["label"]))
 
 
 def _hellaswag(row: Row) -> Asked:
     if "query" in row:
-        return _plain(row["query"], tuple(row["choices"]), int(row["gold"]))
+        return _plain(row["query"], _texts(row["choices"]), _whole(row["gold"]))
     start = f"{row['activity_label']}: {row['ctx_a']} {row['ctx_b'].capitalize()}"
-    return _plain(_wikihow(start), tuple(map(_wikihow, row["endings"])), int(row["label"]))
+    return _plain(_wikihow(start), tuple(map(_wikihow, _texts(row["endings"]))), _whole(row["label"]))
 
 
 def _wikihow(text: str) -> str:
@@ -100,15 +102,19 @@ def _wikihow(text: str) -> str:
 
 
 def _winogrande(row: Row) -> Asked:
-    before, _, after = row["sentence"].partition("_")
+    before, gap, after = row["sentence"].partition("_")
+    if not gap:
+        raise ValueError("the sentence has no gap '_'")
     options = (row["option1"], row["option2"])
     contexts = tuple(before + option for option in options)
-    return Asked(contexts, (after.strip(),) * len(options), contexts, int(row["answer"]) - 1)
+    return Asked(contexts, (after.strip(),) * len(options), contexts, _whole(row["answer"]) - 1)
 
 
 def _labelled(context: str, row: Row) -> Asked:
-    labels = [str(label) for label in row["choices"]["label"]]
-    return _plain(context, tuple(row["choices"]["text"]), labels.index(str(row["answerKey"]).strip()))
+    labels, texts = [str(label) for label in row["choices"]["label"]], _texts(row["choices"]["text"])
+    if len(labels) != len(texts):
+        raise ValueError(f"there are {len(labels)} labels and {len(texts)} choices")
+    return _plain(context, texts, labels.index(str(row["answerKey"]).strip()))
 
 
 def _arc(row: Row) -> Asked:
@@ -117,6 +123,17 @@ def _arc(row: Row) -> Asked:
 
 def _openbookqa(row: Row) -> Asked:
     return _labelled(row["question_stem"], row)
+
+
+def _whole(value: Any) -> int:
+    """Return a whole number that may be written as a text; 0.9 is none."""
+    return int(value) if isinstance(value, bool | int) else int(str(value))
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise ValueError(f"the choices are {type(value).__name__}, not a list")
+    return tuple(value)
 
 
 def _plain(context: str, choices: tuple[str, ...], gold: int) -> Asked:
@@ -176,6 +193,13 @@ def items_of(name: str, task: Task, data: Path | None) -> list[Item]:
             asked = task.ask(row)
             if not 0 <= asked.gold < len(asked.choices):
                 raise ValueError(f"the gold is number {asked.gold} of {len(asked.choices)} choices")
+            if len(asked.choices) < 2:
+                raise ValueError("there is nothing to choose")
+            strange = [
+                text for text in (*asked.contexts, *asked.choices) if not isinstance(text, str) or not text.strip()
+            ]
+            if strange:
+                raise ValueError(f"{strange[0]!r} stands for a text")
         except (KeyError, ValueError, TypeError, AttributeError) as error:
             raise DataError(
                 f"{read.where(number)} is not a record of {name}, or has no gold ({error})",

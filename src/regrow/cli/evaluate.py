@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from regrow.cli.options import Device, Dtype, Json, Output, Quiet, SpecFile, whole
+from regrow.cli.options import Device, Dtype, Json, Output, Quiet, SpecFile, from_zero, whole
 
 
 def evaluate(
@@ -29,7 +29,7 @@ def evaluate(
     text: Annotated[
         str | None, Parameter(help="Text of the perplexity: wikitext2:test, a .txt or .jsonl file. Default: bundled.")
     ] = None,
-    few_shot: Annotated[int | None, whole(help="Worked examples of a task. Default: the task's own.")] = None,
+    few_shot: Annotated[int | None, from_zero(help="Worked examples of a task. Default: the task's own.")] = None,
     chat: Annotated[bool, Parameter(help="Ask a task's questions in the chat template.")] = False,
     engine: Annotated[str, Parameter(help="Who writes answers: transformers, vllm or openai.")] = "transformers",
     endpoint: Annotated[

@@ -127,12 +127,23 @@ def _run(words: list[str]) -> int:
         _refuse("there is not enough memory for this", "use --dtype bfloat16, a smaller model or fewer tokens")
         return USER_MISTAKE
     except Exception as error:
+        if _from_an_interrupt(error):
+            raise KeyboardInterrupt from None
         mistake = _foreign_mistake(error)
         if mistake is None:
             raise
         _refuse(str(mistake), mistake.hint)
         return USER_MISTAKE
     return result if isinstance(result, int) else 0
+
+
+def _from_an_interrupt(error: BaseException | None) -> bool:
+    """Return whether Ctrl-C was behind an error: libraries turn it into one of theirs while they are imported."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _foreign_mistake(error: Exception) -> RegrowError | None:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from cyclopts import Parameter
+from cyclopts import Parameter, validators
 
 from regrow.errors import ConfigError
 
@@ -23,6 +23,11 @@ def _whole_number(_: Any, tokens: Any) -> int:
 def whole(**about: Any) -> Parameter:
     """Return an option that takes a whole number: 1.5 is refused, where cyclopts would round it to 2."""
     return Parameter(converter=_whole_number, **about)
+
+
+def from_zero(**about: Any) -> Parameter:
+    """Return an option that takes a whole number from 0 on."""
+    return Parameter(converter=_whole_number, validator=validators.Number(gte=0), **about)
 
 
 Output = Annotated[Path, Parameter(name=["--output", "-o"], help="Folder to write; must not hold anything else.")]

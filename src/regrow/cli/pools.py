@@ -51,6 +51,8 @@ def pools(
     for name in names or []:
         if name not in known:
             raise ConfigError(f"the suite '{suite}' has no pool '{name}'", hint=did_you_mean(name, known))
+    if names == []:
+        raise ConfigError("--only names no pool", hint=f"allowed: {', '.join(known)}")
     if examples < 1:
         raise ConfigError(f"{examples} examples a pool were asked for", hint="allowed: 1 or more")
     watch = watcher(quiet)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from regrow.cli.options import Json, whole
+from regrow.cli.options import Json, from_zero
 
 
 def rescore(
@@ -20,7 +20,7 @@ def rescore(
     data: Annotated[
         Path | None, Parameter(help="Local data folder of the suite. Default: REGROW_DATA, else hub.")
     ] = None,
-    show: Annotated[int, whole(help="Changed items to print.")] = 10,
+    show: Annotated[int, from_zero(help="Changed items to print.")] = 10,
     json: Json = False,
 ) -> None:
     """Grade the answers of an evaluation again with today's rules, without the model.

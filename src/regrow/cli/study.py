@@ -145,7 +145,7 @@ def run(
     from regrow.records.specs import build
     from regrow.records.study_spec import EngineSpec
     from regrow.study.folder import StudyFolder
-    from regrow.study.preflight import refuse_unknown
+    from regrow.study.preflight import refuse_impossible, refuse_unknown
     from regrow.study.runner import run as work
     from regrow.study.runners import alone
     from regrow.study.termination import TERMINATED_CODE, TerminatedError, terminable
@@ -161,6 +161,7 @@ def run(
     watch.begin("reading the models")
     identities = _identities(spec, strict=True)
     watch.end(", ".join(f"{family} {sha256[:12]}" for family, sha256 in identities.items()))
+    refuse_impossible(spec)
     steps = _steps(spec, identities)
     with alone(place, "--update") if update else nullcontext():
         StudyFolder(place).begin(spec, identities, steps, update=update)

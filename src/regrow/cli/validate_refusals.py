@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from regrow.cli.options import Json, whole
+from regrow.cli.options import Json, from_zero
 
 
 def validate_refusals(
     labels: Path,
     /,
     *,
-    show: Annotated[int, whole(help="Responses judged otherwise than labelled to print.")] = 5,
+    show: Annotated[int, from_zero(help="Responses judged otherwise than labelled to print.")] = 5,
     json: Json = False,
 ) -> None:
     """Compare the refusal classifier with labelled responses: agreement, Cohen's kappa, precision, recall.

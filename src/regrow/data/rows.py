@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from regrow.data.catalogue import DataSet
+from regrow.data.catalogue import CATALOGUE, DataSet
 from regrow.data.text import DATA_FOLDER_VARIABLE
 from regrow.errors import DataError
 from regrow.records.fingerprint import fingerprint
@@ -84,16 +84,27 @@ def local_files(data: DataSet, part: str, folder: str | Path | None = None) -> l
             f"'{there[0]}' holds no '{part}' of {data.hub_id} (looked for {', '.join(data.parts[part])})",
             hint=f"fetch it: {data.fetch_command(part)}",
         )
+    _refuse_one_too_deep(root)
     return []
+
+
+def _refuse_one_too_deep(root: Path) -> None:
+    """Raise DataError for the folder of one data set in place of the folder that holds it."""
+    places = {place for each in CATALOGUE.values() for place in each.places}
+    above = root.resolve().parent
+    if root.resolve().name in places and not any((root / place).is_dir() for place in places):
+        raise DataError(
+            f"'{root}' seems to be one data set, the folder that holds data sets is wanted", hint=f"--data {above}"
+        )
 
 
 def _fetched(data: DataSet, part: str, folder: str | Path | None) -> list[Path]:
     from huggingface_hub import snapshot_download
 
-    pattern = data.parts[part][-1]
+    patterns = list(data.parts[part])
     looked = folder or os.environ.get(DATA_FOLDER_VARIABLE)
     try:
-        snapshot = snapshot_download(data.hub_id, repo_type="dataset", revision=data.revision, allow_patterns=[pattern])
+        snapshot = snapshot_download(data.hub_id, repo_type="dataset", revision=data.revision, allow_patterns=patterns)
     # huggingface_hub has no one base for what goes wrong on the way: names, rights, network, disk.
     except Exception as error:
         raise DataError(
@@ -101,13 +112,15 @@ def _fetched(data: DataSet, part: str, folder: str | Path | None) -> list[Path]:
             f"cannot be fetched from the hub ({_first_line(error)})",
             hint=f"where there is a network: {data.fetch_command(part)}; then pass --data DIR",
         ) from error
-    files = sorted(Path(snapshot).glob(pattern))
-    if not files:
-        raise DataError(
-            f"{data.hub_id} at {data.revision[:12]} has no file '{pattern}'",
-            hint=f"download the data set by hand into DIR/{data.name} and pass --data DIR",
-        )
-    return files
+    # As in a folder: the first layout that is there counts, so that both ways give the same records.
+    for pattern in patterns:
+        files = sorted(Path(snapshot).glob(pattern))
+        if files:
+            return files
+    raise DataError(
+        f"{data.hub_id} at {data.revision[:12]} has no file '{' or '.join(patterns)}'",
+        hint=f"download the data set by hand into DIR/{data.name} and pass --data DIR",
+    )
 
 
 def read_rows(path: Path, *, again: str = "") -> list[Row]:
@@ -178,11 +191,23 @@ def _object(row: Any, where: str, hint: str) -> Row:
 def need(row: Row, fields: Sequence[str], where: str) -> None:
     """Raise DataError when ``row`` lacks one of ``fields``, or has it empty: an item without a question or a gold."""
     for name in fields:
-        if row.get(name) is None or row[name] in ("", [], {}):
+        value = row.get(name)
+        if value is None or value in ("", [], {}) or (isinstance(value, str) and not value.strip()):
             there = ", ".join(sorted(map(str, row)))
             raise DataError(
                 f"{where} has no '{name}' (it has: {there})",
                 hint="correct or delete the record; an item without a question or a gold cannot be scored",
+            )
+
+
+def need_text(row: Row, fields: Sequence[str], where: str) -> None:
+    """Raise DataError when one of ``fields`` is missing, empty or no text."""
+    need(row, fields, where)
+    for name in fields:
+        if not isinstance(row[name], str):
+            raise DataError(
+                f"{where} has {str(row[name])[:60]!r} as its '{name}', which is not a text",
+                hint="correct or delete the record, or fetch the data set again",
             )
 
 

@@ -41,20 +41,27 @@ PIECE_CHARACTERS = 4_000
 
 @dataclass(frozen=True)
 class NamedSet:
-    """Where a data set known by name lies: its hub id, configuration, local folders tried in order, default split."""
+    """Where a data set known by name lies: its hub id, configuration, local folders tried in order, default split,
+    and the commit that is read on the hub."""
 
     hub_id: str
     config: str
     folders: tuple[str, ...]
     split: str
     separator: str
+    revision: str
 
 
 NAMED = {
     "wikitext2": NamedSet(
-        "Salesforce/wikitext", "wikitext-2-raw-v1", ("wikitext2_raw", "wikitext-2-raw-v1", "wikitext2"), "train", ""
+        "Salesforce/wikitext",
+        "wikitext-2-raw-v1",
+        ("wikitext2_raw", "wikitext-2-raw-v1", "wikitext2"),
+        "train",
+        "",
+        "b08601e04326c79dfdd32d625aee71d232d685c3",
     ),
-    "c4": NamedSet("allenai/c4", "en", ("c4", "en"), "train", "\n\n"),
+    "c4": NamedSet("allenai/c4", "en", ("c4", "en"), "train", "\n\n", "1588ec454efa1a09f29cd18ddd04fe05fc8653a2"),
 }
 
 
@@ -248,7 +255,7 @@ def _named_source(reference: str, named: NamedSet, split: str, field: str, data_
         )
     return TextSource(
         reference,
-        lambda: regroup(_hub_rows(named.hub_id, named.config, split, field)),
+        lambda: regroup(_hub_rows(named.hub_id, named.config, split, field, revision=named.revision)),
         separator=named.separator,
         streamed=True,
     )
@@ -307,7 +314,7 @@ def _hub_source(reference: str, rest: str, field: str) -> TextSource:
     return TextSource(reference, lambda: _hub_rows(parts[0], config, split, field), streamed=True)
 
 
-def _hub_rows(hub_id: str, config: str | None, split: str, field: str) -> Iterator[str]:
+def _hub_rows(hub_id: str, config: str | None, split: str, field: str, *, revision: str | None = None) -> Iterator[str]:
     try:
         import datasets
     except ImportError as error:
@@ -316,11 +323,13 @@ def _hub_rows(hub_id: str, config: str | None, split: str, field: str) -> Iterat
             hint=f'pip install "regrow[datasets]", or set {DATA_FOLDER_VARIABLE} to a folder that holds the data',
         ) from error
     try:
-        rows = datasets.load_dataset(hub_id, config, split=split, streaming=True)
+        rows = datasets.load_dataset(hub_id, config, split=split, revision=revision, streaming=True)
         for number, row in enumerate(rows, start=1):
             yield _field_of(row, field, f"row {number} of {hub_id}")
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise DataError(
             f"the data set '{hub_id}' ({config or 'default'}, {split}) cannot be read: {error}",
-            hint=f"check the name and the network, or set {DATA_FOLDER_VARIABLE} to a folder that holds it",
+            hint=f"check the name; where there is a network: hf download {hub_id} --repo-type dataset"
+            f"{f' --revision {revision}' if revision else ''} --include '{config or ''}*' --local-dir "
+            f"DIR/{config or hub_id.split('/')[-1]}; then set {DATA_FOLDER_VARIABLE}=DIR",
         ) from error

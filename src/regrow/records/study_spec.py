@@ -3,6 +3,7 @@ refused."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -111,6 +112,10 @@ class EngineSpec(Spec):
     cluster: Literal["slurm", "local"] = "slurm"
 
 
+_ONCE = ("seeds", "budgets", "sweep", "rules", "sweep_rules", "scopes")
+"""Lists whose values make runs, and stand there once."""
+
+
 class StudySpec(Spec):
     """A whole study. Defaults are the published protocol's.
 
@@ -134,7 +139,7 @@ class StudySpec(Spec):
     budgets: Budgets = Field(default=(1_000_000,), min_length=1)
     sweep: Budgets = ()
     sweep_rules: Names = ("uniform",)
-    scopes: tuple[str, ...] = ()
+    scopes: Names = ()
     seeds: tuple[int, ...] = Field(default=(0, 1, 2), min_length=1)
     pilots: PilotsSpec | None = PilotsSpec()
     token_matched: bool = True
@@ -142,6 +147,14 @@ class StudySpec(Spec):
     device: str = "auto"
     keep_checkpoints: bool = False
     engine: EngineSpec = EngineSpec()
+
+    @field_validator("seeds", "budgets", "sweep", "test_items", "dev_items", "pool_examples", mode="before")
+    @classmethod
+    def _no_flags(cls, value: Any) -> Any:
+        for each in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(each, bool):  # which Python would take for 0 and 1
+                raise ValueError(f"a number is wanted, not {str(each).lower()}")
+        return value
 
     @field_validator("heal")
     @classmethod
@@ -166,7 +179,8 @@ class StudySpec(Spec):
         if twice:
             raise ValueError(f"two families are called '{twice[0]}'; give each its own name")
         rules = [("rules", family.rules or ()) for family in self.families]
-        for what, values in (("seeds", self.seeds), ("budgets", self.budgets), ("rules", self.rules), *rules):
+        lists: list[tuple[str, Sequence[Any]]] = [(name, getattr(self, name)) for name in _ONCE]
+        for what, values in (*lists, ("capabilities", self.capabilities or ()), *rules):
             if len(set(values)) != len(values):
                 raise ValueError(f"'{what}' names a value twice: {list(values)}")
         return self

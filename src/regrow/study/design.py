@@ -85,7 +85,7 @@ def _family_steps(spec: StudySpec, design: Design, family: FamilySpec, identity:
         {**common, "suite": spec.suite, "examples": spec.pool_examples, "pools": list(design.pools)},
     )
     unpruned = {
-        split: _evaluation(spec, name, "unpruned", split, {**common, "model": "unpruned"}, {})
+        split: _evaluation(spec, design, name, "unpruned", split, {**common, "model": "unpruned"}, {})
         for split in ("dev", "test")
     }
     yield unpruned["test"]
@@ -94,20 +94,21 @@ def _family_steps(spec: StudySpec, design: Design, family: FamilySpec, identity:
     base = _cut(spec, family, pools, common)
     yield base
     pruned = {
-        split: _evaluation(spec, name, "pruned", split, common, {"checkpoint": base.id}) for split in ("dev", "test")
+        split: _evaluation(spec, design, name, "pruned", split, common, {"checkpoint": base.id})
+        for split in ("dev", "test")
     }
     yield from pruned.values()
     if family.cut(light=True) is not None:
         light = _cut(spec, family, pools, common, light=True)
         yield light
-        yield _evaluation(spec, name, "pruned", "test", common, {"checkpoint": light.id}, cut=LIGHT)
+        yield _evaluation(spec, design, name, "pruned", "test", common, {"checkpoint": light.id}, cut=LIGHT)
     if spec.repair is not None:
         parents = {"checkpoint": base.id, "pools": pools.id}
         request = {**common, "repair": spec.repair.model_dump(mode="json"), **_text_content(spec.repair)}
         base = Step("repair", name, f"repair by {spec.repair.method}", request, parents)
         yield base
         for split in ("dev", "test"):
-            yield _evaluation(spec, name, "repaired", split, common, {"checkpoint": base.id})
+            yield _evaluation(spec, design, name, "repaired", split, common, {"checkpoint": base.id})
     yield from _heals(spec, design, family, common, base, pools, unpruned["dev"], pruned["dev"])
 
 
@@ -133,6 +134,7 @@ def _text_content(spec: PruneSpec | RepairSpec) -> dict[str, str]:
 
 def _evaluation(
     spec: StudySpec,
+    design: Design,
     family: str,
     stage: str,
     split: str,
@@ -144,9 +146,14 @@ def _evaluation(
     place: dict[str, Any] = {"family": family, "stage": stage}
     if cut:
         place["cut"] = cut
-    asked = spec.evaluation(split).model_dump(mode="json", exclude={"batch_size", "fast_stop"})
     said = f"{stage}{f' ({cut} cut)' if cut else ''}, {split} split"
-    return Step("evaluate", family, said, {**request, "evaluation": asked}, parents, place)
+    return Step("evaluate", family, said, {**request, "evaluation": _asked(spec, design, split)}, parents, place)
+
+
+def _asked(spec: StudySpec, design: Design, split: str) -> dict[str, Any]:
+    """Return what an evaluation asks, capabilities in the suite's order: the file's order changes no result."""
+    asked = spec.evaluation(split).model_dump(mode="json", exclude={"batch_size", "fast_stop"})
+    return asked if spec.capabilities is None else {**asked, "capabilities": list(design.capabilities)}
 
 
 def _heals(
@@ -178,7 +185,7 @@ def _heals(
             "capabilities": list(design.capabilities),
             "mixture": dict(plan),
             "heal": options.model_dump(mode="json", exclude={"mixture", *_SPEED_ONLY}),
-            "evaluation": spec.evaluation(split).model_dump(mode="json", exclude={"batch_size", "fast_stop"}),
+            "evaluation": _asked(spec, design, split),
         }
         placed = {"family": family, "stage": "healed", "budget": options.tokens, "seed": options.seed, **place}
         return Step("heal", family, title, request, {**start, **(evidence or {})}, placed)

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any, TypedDict
 
-from regrow.errors import DataError, StudyError
+from regrow.errors import StudyError
 from regrow.heal.processes import device_of_process
 from regrow.models.identity import model_identity
 from regrow.models.load import load_model
@@ -22,10 +23,10 @@ from regrow.planning.registry import rule_named
 from regrow.planning.rule import Design, Evidence
 from regrow.protocols import Watcher
 from regrow.records.atomic import write_json
-from regrow.records.checkpoint import CheckpointFacts, read_facts
+from regrow.records.checkpoint import CheckpointFacts
 from regrow.records.results import Cost
 from regrow.records.specs import EvalSpec, HealSpec, PruneSpec, RepairSpec
-from regrow.records.store import RunFolder, read_evaluation
+from regrow.records.store import ASKED, RunFolder, read_evaluation
 from regrow.records.study_runs import Coordinates, write_coordinates
 from regrow.records.study_spec import FamilySpec, StudySpec
 from regrow.study.design import planning_design
@@ -35,7 +36,15 @@ from regrow.study.gpu import device_for, noting_a_lost_gpu
 from regrow.study.heal_processes import train_with_torchrun
 from regrow.study.lease import LeaseWatch, lease
 from regrow.study.meter import Meter, total_cost
-from regrow.study.same_training import Training, same_training, training_of, write_training
+from regrow.study.same_training import (
+    Training,
+    evaluation_or_none,
+    linked,
+    same_training,
+    training_of,
+    whole_checkpoint,
+    write_training,
+)
 from regrow.study.stages.evaluate import evaluate
 from regrow.study.stages.heal import heal
 from regrow.study.stages.pools import pools_cost, pools_of
@@ -123,7 +132,7 @@ class _Work:
     def pools(self) -> Cost:
         pools_of(
             self.step.request["suite"],
-            lambda: load_model(self.family.model, **self.place),
+            cache(lambda: load_model(self.family.model, **self.place)),
             source=self.family.model,
             weights_sha256=self.weights_sha256,
             examples=self.step.request["examples"],
@@ -190,25 +199,29 @@ class _Work:
         checkpoint if that was kept. The record names what the heal would have cost alone. Returns what was used, None
         where nothing can be taken."""
         write_training(self.folder, self.step.id, training)
+        healed, keep = self._checkpoint(self.step.id), self.spec.keep_checkpoints
+        if self._run().is_dir() and not (self._run() / ASKED).exists():
+            shutil.rmtree(self._run())  # a taking that was broken off
+        if healed.exists():  # trained before, and stopped before all was asked
+            return None
         for other, same_items in same_training(self.folder, self.step.id, training):
-            healed = self._checkpoint(other)
-            facts = read_facts(healed) if self.spec.keep_checkpoints else None
-            if same_items:
-                try:
-                    record, items = read_evaluation(self.folder.path / "runs" / other)
-                except DataError:  # damaged or gone: what the runner makes again
-                    continue
-                RunFolder(self._run()).write_evaluation(record, items)
-                write_coordinates(self._run(), self._coordinates(more))
-            elif facts is not None:
-                measured = self._measured(str(healed), more)
-                if not measured.training_tokens:
-                    self._charge(total_cost(_cost_of(facts), measured))
-            else:
+            facts = whole_checkpoint(self._checkpoint(other)) if keep else None
+            record, items = evaluation_or_none(self.folder.path / "runs" / other) if same_items else (None, [])
+            if (facts is None and (keep or not same_items)) or (record is None and same_items):
                 continue
+            shutil.rmtree(self._run(), ignore_errors=True)
+            if facts is not None:
+                linked(self._checkpoint(other), healed)
             self.folder.log("shared", self.step.id, of=other)
             self.watch.note(f"the same training as step {other}, taken from there")
-            return self.meter.cost()
+            if record is not None:
+                RunFolder(self._run()).write_evaluation(record, items)
+                write_coordinates(self._run(), self._coordinates(more))
+                return self.meter.cost()
+            assert facts is not None
+            measured = self._measured(str(healed), more)
+            self._charge(total_cost(_cost_of(facts), measured))
+            return self.meter.cost(measured)
         return None
 
     def _charge(self, cost: Cost) -> Cost:

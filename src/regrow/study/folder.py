@@ -184,7 +184,9 @@ class StudyFolder:
         text = json.dumps({**line, "process": os.getpid(), **facts}, ensure_ascii=False) + "\n"
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            with (self.path / EVENTS).open("ab", buffering=0) as stream:
+            with (self.path / EVENTS).open("a+b", buffering=0) as stream:
+                if stream.seek(0, os.SEEK_END) and stream.seek(-1, os.SEEK_END) is not None and stream.read(1) != b"\n":
+                    text = "\n" + text  # a crash cut the last line
                 stream.write(text.encode("utf-8"))
         except OSError as error:
             raise disk_error(self.path / EVENTS, error) from error

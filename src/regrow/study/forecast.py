@@ -17,7 +17,7 @@ from pathlib import Path
 from huggingface_hub import try_to_load_from_cache
 
 from regrow.capabilities.evaluate import evaluate as measure
-from regrow.capabilities.suites import suite
+from regrow.capabilities.suites import healing_suite, suite
 from regrow.data.chat import render_chat
 from regrow.data.pools import Example, Pool
 from regrow.errors import ConfigError, RegrowError, did_you_mean
@@ -190,7 +190,7 @@ def _work_of(spec: StudySpec, step: Step, rate: Rates, device: Gpu | None) -> _W
         asked = step.request["evaluation"]
         items = item_counts(spec, asked["split"], asked["items"])
     prompts = _pool_prompts(step) if step.kind == "pools" else 0.0
-    length = _mean_answer(rate)
+    length = _mean_answer(rate) or _longest_pool_answer(step)
     new = sum(count * rate.generated_per_item.get(name, 0.0) for name, count in items.items()) + prompts * length
     read = (sum(items.values()) + prompts) * rate.prompt_per_item
     seconds = math.nan
@@ -232,6 +232,14 @@ def _notes(assumed: Sequence[str], device: Gpu | None, left: bool) -> list[str]:
 def _pool_prompts(step: Step) -> float:
     """Return how many prompts a pools step has answered: about twice as many as are kept."""
     return 2.0 * int(step.request["examples"]) * len(step.request["pools"])
+
+
+def _longest_pool_answer(step: Step) -> float:
+    """Return the most tokens of an answer to a pool's prompt, where none of the capabilities measured writes any."""
+    if step.kind != "pools":
+        return 0.0
+    pools = step.request["pools"]
+    return float(max(one.max_new_tokens for one in healing_suite(step.request["suite"]) if one.name in pools))
 
 
 def _mean_answer(rate: Rates) -> float:

@@ -22,7 +22,9 @@ from regrow.records.study_spec import FamilySpec, StudySpec
 from regrow.study.design import capabilities_of, planning_design, steps_of
 from regrow.study.engines.reach import ray_address, ray_nodes, slurm_partitions
 from regrow.study.folder import StudyFolder
+from regrow.study.item_counts import item_counts
 from regrow.study.stages.prune import refuse_early, refuse_unknown_criterion
+from regrow.study.step import Step
 
 _TRAINING_BYTES_PER_WEIGHT = 6.0
 """bfloat16 or float32 weights with activations and LoRA moments of short sequences; an estimate."""
@@ -66,11 +68,7 @@ def preflight(spec: StudySpec, output: Path) -> list[Finding]:
                 continue
             counts.append(f"{one.name} {dev}/{test}")
             for asked, there, split in ((spec.dev_items, dev, "dev"), (spec.test_items, test, "test")):
-                if asked is not None and asked > there:
-                    raise ConfigError(
-                        f"{split}_items: {asked} of '{one.name}' were asked for, the suite has {there}",
-                        hint=f"{split}_items: {there}",
-                    )
+                _refuse_more_items(split, one.name, asked, there)
         return f"dev/test items: {', '.join(counts)}" if counts else ""
 
     def prompts() -> str:
@@ -110,8 +108,7 @@ def preflight(spec: StudySpec, output: Path) -> list[Finding]:
         look(f"scope {scope}", lambda scope=scope: SCOPES.entry(scope).summary)  # type: ignore[misc]
 
     def steps() -> str:
-        design = planning_design(spec, capabilities, [one.name for one in healing_suite(spec.suite)])
-        made = steps_of(spec, design, {family.name: family.model for family in spec.families})
+        made = _steps(spec)
         heals = sum(step.kind == "heal" for step in made)
         rules = dict.fromkeys(rule for family in spec.families for rule in family.rules or spec.rules)
         return f"{len(made)} steps, {heals} heals; rules {', '.join(rules)}"
@@ -137,6 +134,24 @@ def refuse_unknown(spec: StudySpec) -> None:
     _machine(spec)
 
 
+def refuse_impossible(spec: StudySpec) -> None:
+    """Raise ConfigError for cuts that the models, which are here, cannot have, and for more items than the suite has:
+    what a run would otherwise meet after hours."""
+    for family in spec.families:
+        _refuse_cuts(family, block_count(family.model))
+    for split, asked in (("dev", spec.dev_items), ("test", spec.test_items)):
+        # Of the suites whose size is known without their data.
+        for name, there in item_counts(spec, split, None).items() if spec.suite in ("mini", "full") else ():
+            _refuse_more_items(split, name, asked, there)
+
+
+def _refuse_more_items(split: str, name: str, asked: int | None, there: int) -> None:
+    if asked is not None and asked > there:
+        raise ConfigError(
+            f"{split}_items: {asked} of '{name}' were asked for, the suite has {there}", hint=f"{split}_items: {there}"
+        )
+
+
 def _scopes(spec: StudySpec) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*spec.scopes, *(spec.pilots.scopes if spec.pilots else ()))))
 
@@ -160,6 +175,11 @@ def _model(family: FamilySpec, weights: dict[str, int]) -> str:
     scale = 8 if place.is_file() else 1  # a GGUF is dequantized
     weights[family.name] = scale * sum(file.stat().st_size for file in files)
     blocks = block_count(family.model)
+    _refuse_cuts(family, blocks)
+    return f"{blocks} blocks, sha256 {identity.weights_sha256[:12]}"
+
+
+def _refuse_cuts(family: FamilySpec, blocks: int) -> None:
     for light in (False, True):
         cut = family.cut(light=light)
         if cut is not None:
@@ -167,7 +187,6 @@ def _model(family: FamilySpec, weights: dict[str, int]) -> str:
     main, light_cut = family.cut(), family.cut(light=True)
     if main and light_cut and _removed(main, blocks) <= _removed(light_cut, blocks):
         raise ConfigError(f"the light cut of '{family.name}' is not smaller than the main one", hint="light_remove: 1")
-    return f"{blocks} blocks, sha256 {identity.weights_sha256[:12]}"
 
 
 def _methods(spec: StudySpec) -> str:
@@ -214,9 +233,17 @@ def _machine(spec: StudySpec) -> str:
     return f"{device if here else spec.device}, {spec.dtype}"
 
 
+def _steps(spec: StudySpec) -> list[Step]:
+    capabilities = capabilities_of(spec, [one.name for one in suite(spec.suite)])
+    design = planning_design(spec, capabilities, [one.name for one in healing_suite(spec.suite)])
+    return steps_of(spec, design, {family.name: family.model for family in spec.families})
+
+
 def _disk(spec: StudySpec, output: Path, weights: dict[str, int]) -> str:
     per_family = 2 + (spec.repair is not None)
     need = sum(weights.values()) * per_family + max(weights.values(), default=0) * 2 * spec.engine.workers
+    if spec.keep_checkpoints:
+        need += sum(weights.get(step.family, 0) for step in _steps(spec) if step.kind == "heal")
     if len(weights) < len(spec.families):
         return "what the checkpoints need is not known before every model is here"
     nearest = next(parent for parent in (output.absolute(), *output.absolute().parents) if parent.exists())

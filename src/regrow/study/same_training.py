@@ -8,18 +8,23 @@ out to be is therefore written down when it begins, and looked up before another
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
+from regrow.errors import DataError, ModelError
 from regrow.records.atomic import write_json
-from regrow.records.fingerprint import fingerprint
+from regrow.records.checkpoint import CheckpointFacts, read_facts
+from regrow.records.fingerprint import file_sha256, fingerprint
+from regrow.records.results import ItemScore, RunRecord
+from regrow.records.store import read_evaluation
 from regrow.study.folder import StudyFolder
 from regrow.study.step import Step
 
 TRAINING = "training.json"
-_DECIMALS = 6
-"""Of a pool's tokens: sums in another order differ behind them."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,7 @@ def training_of(step: Step, tokens_by_pool: Mapping[str, float], scope: str) -> 
         {name: step.request[name] for name in shapes},
         heal,
         scope,
-        sorted((name, round(tokens, _DECIMALS)) for name, tokens in tokens_by_pool.items()),
+        sorted(tokens_by_pool.items()),
         [step.parents["checkpoint"], step.parents["pools"]],
     ]
     return Training(fingerprint(trained), fingerprint(step.request["evaluation"]))
@@ -64,3 +69,35 @@ def _written(folder: StudyFolder) -> Iterator[tuple[str, Training]]:
     for file in sorted((folder.path / "steps").glob(f"*/{TRAINING}")):
         with suppress(OSError, ValueError, TypeError):  # a broken note is none
             yield file.parent.name, Training(**json.loads(file.read_bytes()))
+
+
+def whole_checkpoint(folder: Path) -> CheckpointFacts | None:
+    """Return the facts of a checkpoint whose files are those that were saved, None for any other."""
+    try:
+        facts = read_facts(folder)
+        files = {} if facts is None else {**facts.weights_sha256, **facts.files_sha256}
+        return facts if files and all(file_sha256(folder / name) == known for name, known in files.items()) else None
+    except (ModelError, OSError):
+        return None
+
+
+def evaluation_or_none(run: Path) -> tuple[RunRecord | None, list[ItemScore]]:
+    """Return the record and items of a finished evaluation; None and nothing where it is damaged or gone."""
+    try:
+        return read_evaluation(run)
+    except DataError:
+        return None, []
+
+
+def linked(checkpoint: Path, copy: Path) -> None:
+    """Make ``copy`` the same checkpoint, by hard links where the disk has them; it is there whole or not at all."""
+    shutil.rmtree(beside := copy.with_name(f".{copy.name}.taken"), ignore_errors=True)
+    shutil.copytree(checkpoint, beside, copy_function=_link)
+    beside.rename(copy)
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)

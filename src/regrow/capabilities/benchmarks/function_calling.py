@@ -33,6 +33,8 @@ def items(folder: Path | None) -> dict[Split, list[Item]]:
         answers = _answers(read_part(data, f"possible_answer/{part}", folder))
         for number, row in enumerate(asked.rows):
             need(row, ("id", "question", "function"), asked.where(number))
+            for function in row["function"] if isinstance(row["function"], list) else [row["function"]]:
+                _refuse_unsound_tool(function, asked.where(number))
             if str(row["id"]) not in answers:
                 raise DataError(
                     f"{asked.where(number)} ('{row['id']}') has no gold among the possible answers",
@@ -48,6 +50,21 @@ def items(folder: Path | None) -> dict[Split, list[Item]]:
     )
 
 
+def _refuse_unsound_tool(function: Any, where: str) -> None:
+    """Raise DataError for a tool that no answer could be compared with."""
+    tool = function if isinstance(function, dict) else {}
+    parameters = tool.get("parameters")
+    told = parameters if isinstance(parameters, dict) else {}
+    properties, required = told.get("properties", {}), told.get("required", [])
+    sound = isinstance(tool.get("name"), str) and isinstance(parameters, dict)
+    sound = sound and isinstance(properties, dict) and all(isinstance(each, dict) for each in properties.values())
+    if not sound or not isinstance(required, list) or not all(isinstance(each, str) for each in required):
+        raise DataError(
+            f"{where} offers {str(function)[:60]!r}, which is no tool with a name and parameters",
+            hint="correct or delete the record, or fetch the data set again",
+        )
+
+
 def _answers(read: Rows) -> dict[str, Any]:
     for number, row in enumerate(read.rows):
         need(row, ("id", "ground_truth"), read.where(number))
@@ -55,6 +72,13 @@ def _answers(read: Rows) -> dict[str, Any]:
         one = isinstance(calls, list) and len(calls) == 1 and isinstance(calls[0], dict) and len(calls[0]) == 1
         if not one or not all(isinstance(arguments, dict) for arguments in calls[0].values()):
             raise DataError(f"{read.where(number)} does not hold one call as its gold", hint="fetch the data set again")
+        for arguments in calls[0].values():
+            for name, allowed in arguments.items():
+                if not isinstance(allowed, list) or not allowed:
+                    raise DataError(
+                        f"{read.where(number)} allows {str(allowed)[:60]!r} for '{name}', not a list of values",
+                        hint="correct or delete the record, or fetch the data set again",
+                    )
     refuse_twice([str(row["id"]) for row in read.rows], read.origin)
     return {str(row["id"]): row["ground_truth"][0] for row in read.rows}
 
@@ -82,4 +106,6 @@ def _corrected(gold: Mapping[str, Any], functions: list[Mapping[str, Any]]) -> M
     if any(same_name(each, name) for each in offered):
         return gold
     meant = [each for each in offered if each.rpartition(".")[2] == name]
-    return {meant[0]: arguments} if len(meant) == 1 else gold
+    if len(meant) != 1:
+        raise ValueError(f"the gold calls '{name}', which is not among the tools")
+    return {meant[0]: arguments}

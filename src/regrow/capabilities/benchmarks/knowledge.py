@@ -8,7 +8,7 @@ from typing import Any
 from regrow.capabilities.benchmarks.subsets import Sizes, content_id, draw, items_of
 from regrow.capabilities.letter_choice import LETTERS, letter_choices
 from regrow.data.catalogue import data_set
-from regrow.data.rows import Row, need, read_part
+from regrow.data.rows import Row, need, need_text, read_part
 from regrow.errors import DataError
 from regrow.protocols import Item
 from regrow.records.results import Split
@@ -25,9 +25,11 @@ def items(folder: Path | None) -> dict[Split, list[Item]]:
     read = read_part(data_set("mmlu"), "test", folder)
     rows: dict[str, Row] = {}
     for number, row in enumerate(read.rows):
-        need(row, ("question", "subject", "choices", "answer"), read.where(number))
+        need(row, ("choices", "answer"), read.where(number))
+        need_text(row, ("question", "subject"), read.where(number))
         answer, choices = _answer(row["answer"]), row["choices"]
-        if not isinstance(choices, list) or len(choices) != len(LETTERS) or answer is None:
+        four = isinstance(choices, list) and len(choices) == len(LETTERS)
+        if not four or answer is None or any(choice is None or choice == "" for choice in choices):
             raise DataError(
                 f"{read.where(number)} has the choices {str(choices)[:60]!r} and the answer {row['answer']!r}",
                 hint="four choices and an answer 0-3 are expected; correct or delete the record",

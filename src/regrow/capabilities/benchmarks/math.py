@@ -7,7 +7,7 @@ from pathlib import Path
 from regrow.capabilities.benchmarks.subsets import Sizes, content_id, draw, items_of
 from regrow.capabilities.math import final_number
 from regrow.data.catalogue import data_set
-from regrow.data.rows import Row, Rows, need, read_part
+from regrow.data.rows import Row, Rows, need_text, read_part
 from regrow.errors import DataError
 from regrow.protocols import Item, Message
 from regrow.records.results import Split
@@ -29,9 +29,13 @@ def items(folder: Path | None) -> dict[Split, list[Item]]:
 def checked(read: Rows) -> Rows:
     """Return ``read``. Raises DataError when a record has no question, no answer or no number in its answer."""
     for number, row in enumerate(read.rows):
-        need(row, ("question", "answer"), read.where(number))
-        if final_number(str(row["answer"])) is None:
-            raise DataError(f"the answer of {read.where(number)} holds no number", hint="correct or delete the record")
+        need_text(row, ("question", "answer"), read.where(number))
+        _, mark, last = row["answer"].rpartition("####")
+        if not mark or final_number(last) is None:
+            raise DataError(
+                f"the answer of {read.where(number)} does not end in '#### NUMBER'",
+                hint="correct or delete the record; the last number of a working that was cut is not its result",
+            )
     return read
 
 

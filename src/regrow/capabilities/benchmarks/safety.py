@@ -6,7 +6,7 @@ from pathlib import Path
 
 from regrow.capabilities.benchmarks.subsets import Sizes, draw, items_of
 from regrow.data.catalogue import data_set
-from regrow.data.rows import need, read_part
+from regrow.data.rows import need, need_text, read_part
 from regrow.errors import DataError
 from regrow.protocols import Item
 from regrow.records.results import Split
@@ -22,7 +22,8 @@ def items(folder: Path | None) -> dict[Split, list[Item]]:
     """Return the dev and test items, half of each kind; gold is {"kind": "unsafe" or "benign"}."""
     read = read_part(data_set("xstest"), "train", folder)
     for number, row in enumerate(read.rows):
-        need(row, ("id", "prompt", "label"), read.where(number))
+        need(row, ("id", "label"), read.where(number))
+        need_text(row, ("prompt",), read.where(number))
         if not isinstance(row["label"], str) or row["label"] not in KINDS:
             raise DataError(f"{read.where(number)} has the label {row['label']!r}", hint=f"allowed: {', '.join(KINDS)}")
     ids = [str(row["id"]) for row in read.rows]

@@ -21,7 +21,8 @@ class RayEngine:
             import ray
         except ImportError as error:
             raise ConfigError(
-                "the ray engine needs the package 'ray'", hint="pip install 'regrow[ray]', or engine: subprocess"
+                "the ray engine needs the package 'ray'",
+                hint="pip install 'regrow[ray]', or engine: {name: subprocess}",
             ) from error
         self._ray = ray
         self._study = study.resolve()
@@ -43,7 +44,7 @@ class RayEngine:
             except (ConnectionError, RuntimeError, OSError, ValueError) as error:
                 raise StudyError(
                     f"ray cannot be used {f'at {address!r}' if address else 'here'} ({str(error).splitlines()[0]})",
-                    hint="check engine.address, leave it out to use this machine, or use engine: subprocess",
+                    hint="check engine.address, leave it out to use this machine, or use engine: {name: subprocess}",
                 ) from error
         options: dict[str, Any] = {"num_cpus": threads, "max_retries": 0}
         if spec.gpus_per_run:

@@ -36,7 +36,7 @@ class SlurmEngine:
         except ImportError as error:
             raise ConfigError(
                 "the slurm engine needs the package 'submitit'",
-                hint="pip install 'regrow[slurm]', or engine: subprocess",
+                hint="pip install 'regrow[slurm]', or engine: {name: subprocess}",
             ) from error
         self._study = study.resolve()
         self.slots = spec.workers
@@ -45,7 +45,8 @@ class SlurmEngine:
             self._executor = submitit.AutoExecutor(folder=self._study / "jobs", cluster=spec.cluster)
         except RuntimeError as error:
             raise StudyError(
-                f"slurm cannot be used here ({error})", hint="run this where `sbatch` is, or use engine: subprocess"
+                f"slurm cannot be used here ({error})",
+                hint="run this where `sbatch` is, or use engine: {name: subprocess}",
             ) from error
         options: dict[str, Any] = {
             "name": "regrow",

@@ -72,6 +72,9 @@ def evaluate(
     if loaded is not None:
         note_chat_format(loaded, watch)
     with folder.claimed("evaluation", asked):
+        there = found_evaluation(folder, asked, watch)  # by another process, while the model was loaded
+        if there is not None:
+            return there
         before = folder.read_partial()
         if before:
             watch.note(f"{len(before)} items were already measured; the rest follows")

@@ -92,6 +92,9 @@ def evaluate_tasks(
     loaded = load_model(source, dtype=dtype, device=device)
     watch.end(f"{len(blocks_of(loaded.model))} blocks")
     with folder.claimed("evaluation", asked):
+        there = found_evaluation(folder, asked, watch)  # by another process, while the model was loaded
+        if there is not None:
+            return there
         parts: list[Evaluation] = []
         if sets:
             measured = measure(

@@ -22,16 +22,21 @@ HEIGHT = 210
 
 
 def budgets_figure(paper: Paper) -> PaperFigure | None:
-    """Return the figure of retention against tokens paid, one panel a family and metric; None without heals."""
-    healed = paper.budgets.filter(polars.col("budget") > 0)
+    """Return the figure of retention against tokens paid, one panel a family and metric; None without heals
+    whose retention can be said."""
+    healed = paper.budgets.filter((polars.col("budget") > 0) & polars.col("value").is_finite())
     if healed.is_empty():
         return None
     shown = healed.filter((polars.col("rule") == UNIFORM) | (polars.col("budget") == paper.budget))
+    if shown.is_empty():
+        return None
     inks = rule_inks(sorted(dict.fromkeys(shown["rule"]), key=rule_order))
     panels = []
     for family in dict.fromkeys(shown["family"]):
         for metric, title in METRICS.items():
             rows = shown.filter((polars.col("family") == family) & (polars.col("metric") == metric))
+            if rows.is_empty():
+                continue
             panels.append(
                 _panel(
                     f"{family}-{metric.replace('_', '-')}",
