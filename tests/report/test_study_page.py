@@ -6,7 +6,7 @@ import re
 import pytest
 
 from regrow.errors import ConfigError
-from regrow.records.study_runs import Study
+from regrow.records.study_runs import Coordinates, Study, read_study
 from regrow.report.charts.paper.all import paper_figures
 from regrow.report.charts.paper.axes import decades
 from regrow.report.charts.paper.palette import family_inks, rule_inks, scope_inks
@@ -17,6 +17,7 @@ from regrow.report.paper.paper import paper_of
 from regrow.report.scored import Drawing
 from regrow.report.study_page import render_study_page
 from regrow.report.theme import DARK, LIGHT
+from tests.report.sample_study import CAPABILITIES, write_run
 
 HOSTILE = "</script><script>window.hit = 1</script><img src=x onerror='window.hit = 2'>"
 
@@ -127,3 +128,17 @@ def test_what_the_page_holds(paper):
     places = {place for trace in data["traces"] for place in trace}
     assert places and places <= {run.place for run in paper.study.runs}
     assert page.count('class="trace"') > 150
+
+
+def test_a_study_whose_unpruned_model_knows_nothing_has_a_page(tmp_path):
+    right = dict.fromkeys(CAPABILITIES, 0.0)
+    healed = Coordinates(family="llama", stage="healed", rule="uniform", scope="all-lora", budget=1_000, seed=0)
+    for number, at in enumerate(
+        (Coordinates(family="llama", stage="unpruned"), Coordinates(family="llama", stage="pruned"), healed)
+    ):
+        write_run(tmp_path, f"run-{number}", at, right, dict.fromkeys(CAPABILITIES, 4))
+    nothing = paper_of(read_study(tmp_path))
+    drawn = paper_figures(nothing)
+    assert "budgets" not in [figure.key for figure in drawn]
+    page = render_study_page(nothing, grids_of(nothing), drawn)
+    assert "uniform" in page.lower() and "nan" not in re.findall(r">\s*(nan)\s*<", page.lower())

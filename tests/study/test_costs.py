@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -192,3 +193,20 @@ def test_every_record_of_a_study_says_what_it_used(model: Path, tmp_path: Path) 
             assert execute(folder, step.id, watch=SilentWatcher()).cost == cost, "counted once, whenever it dies"
     healed = next(one for one in read_study(folder).runs if one.coordinates.stage == "healed")
     assert healed.record.cost.training_tokens >= 200
+
+
+def test_the_pools_of_a_study_say_what_they_used_and_load_the_model_once(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loads: list[str] = []
+
+    def load(source: str, **options: Any) -> Any:
+        loads.append(source)
+        return load_model(source, **options)
+
+    monkeypatch.setattr("regrow.study.execute.load_model", load)
+    steps = begin(tmp_path, tiny_spec(model, capabilities=["knowledge", "math"], pool_examples=1), pools=False)
+    (pools,) = [step for step in steps if step.kind == "pools"]
+    assert len(pools.request["pools"]) == 2
+    cost = execute(tmp_path, pools.id, watch=SilentWatcher()).cost
+    assert cost.generated_tokens > 0 and cost.flops > 0 and len(loads) == 1
