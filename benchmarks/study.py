@@ -2,14 +2,18 @@
 
     python benchmarks/study.py [--steps 12] [--runs 1000]
 
-Steps are real evaluations of small random models with one thread each, so that two of them can use two cores.
+Steps are real evaluations of small random models with one thread each, so that two of them can use two cores. What two
+cores of this machine can bring is measured beside it: two processes that know nothing of each other, each with a half of
+the same steps, against one of them.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -53,6 +57,30 @@ def overhead(place: Path, models: list[Path]) -> float:
     return (wall - own) / count
 
 
+def apart(place: Path, halves: list[list[Path]]) -> float:
+    """Return how much faster two processes do a half of the steps each than one process does both, without a runner
+    over them: what the machine allows."""
+    script = (
+        "import sys, torch; torch.set_num_threads(1); from pathlib import Path; from regrow.study.runner import run; "
+        "from regrow.protocols import SilentWatcher; from regrow.records.study_spec import EngineSpec; "
+        "assert run(Path(sys.argv[1]), watch=SilentWatcher(), engine_spec=EngineSpec(name='serial')).complete"
+    )
+    seconds = []
+    for name, at_once in (("alone", 1), ("beside", 2)):
+        folders = [place / f"{name}{number}" for number in range(len(halves))]
+        for folder, models in zip(folders, halves, strict=True):
+            study_of(folder, models, perplexity=True)
+        began = time.perf_counter()
+        for begin in range(0, len(folders), at_once):
+            started = [
+                subprocess.Popen([sys.executable, "-c", script, str(each)], env={**os.environ, "OMP_NUM_THREADS": "1"})
+                for each in folders[begin : begin + at_once]
+            ]
+            assert all(process.wait() == 0 for process in started)
+        seconds.append(time.perf_counter() - began)
+    return seconds[0] / seconds[1]
+
+
 def status_seconds(place: Path, runs: int) -> float:
     """Return the seconds of reading the state of a study of so many runs, half of them done."""
     folder = StudyFolder(place / "many")
@@ -93,6 +121,8 @@ def main() -> None:
         study_of(place / "two", models, perplexity=True)
         one, two = timed_run(place / "one", 1), timed_run(place / "two", 2)
         found |= {"one_worker_seconds": one, "two_workers_seconds": two, "two_over_one": one / two}
+        half = len(models) // 2
+        found["two_processes_over_one_without_a_runner"] = apart(place, [models[:half], models[half:]])
         print(json.dumps({name: round(value, 3) for name, value in found.items()}, indent=2))
     finally:
         shutil.rmtree(place, ignore_errors=True)

@@ -15,11 +15,14 @@ import pytest
 import regrow.study.runner as runner
 from regrow.errors import StudyError
 from regrow.protocols import SilentWatcher
+from regrow.records.checkpoint import read_facts
+from regrow.records.specs import PruneSpec
 from regrow.records.study_runs import read_study
 from regrow.study.folder import Failure, StudyFolder
 from regrow.study.lease import LeaseWatch, lease
 from regrow.study.progress import progress_of
 from regrow.study.runner import run
+from regrow.study.stages.prune import prune
 from tests.study.tiny_study import begin, steps_for, tiny_spec
 
 
@@ -139,3 +142,24 @@ def test_another_calibration_text_under_the_same_name_is_another_cut(model: Path
     assert cut() == before
     text.write_text("Nobody on the pier has asked it why.\n" * 50)
     assert cut() != before
+
+
+def test_two_cuts_of_a_model_on_one_text_share_a_pass(model: Path, tmp_path: Path) -> None:
+    cut = {"name": "tiny", "model": str(model), "remove": 2, "calibration": "bundled", "calibration_tokens": 1_024}
+    steps = begin(tmp_path, tiny_spec(model, families=[{**cut, "light_remove": 1}]))
+    assert run(tmp_path, watch=SilentWatcher()).complete
+    main, light = [step for step in steps if step.kind == "prune"]
+    read = [StudyFolder(tmp_path).done(step.id).cost for step in (main, light)]  # type: ignore[union-attr]
+    assert read[0].prompt_tokens >= 1_000 and read[0].flops > 0
+    assert read[1].prompt_tokens == 0 and read[1].flops == 0
+    assert len(list((tmp_path / "similarity").iterdir())) == 1
+    alone = prune(
+        str(model),
+        PruneSpec(**light.request["prune"]),
+        tmp_path / "alone",
+        watch=SilentWatcher(),
+        dtype="float32",
+        device="cpu",
+    )
+    shared = read_facts(tmp_path / "checkpoints" / light.id)
+    assert shared is not None and shared.scores == alone.scores and shared.removed_blocks == alone.removed_blocks

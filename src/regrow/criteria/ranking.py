@@ -17,6 +17,9 @@ from regrow.records.similarity import SimilarityRecord
 from regrow.seeding import stream
 
 COMMON = ("remove", "protect", "contiguous", "generator", "record")
+ALONE = "block-influence"
+"""The criterion that compares neighbouring streams only; with it alone, a pass compares no others."""
+
 GUIDED = "for:"
 """Before a capability's name: the cut that hurts it least, chosen by answers instead of a text."""
 
@@ -117,7 +120,7 @@ def rank(
             raise DataError(f"the criterion '{readers[0]}' needs a calibration text", hint="add --calibration bundled")
         from regrow.criteria.similarity import similarity
 
-        record = similarity(model, calibration, neighbours_only=set(readers) == {"block-influence"})
+        record = similarity(model, calibration, neighbours_only=set(readers) == {ALONE})
     answers = tuple(
         score_blocks(
             name,

@@ -153,6 +153,7 @@ class _Work:
             pools_folder=self._pools(pools) if pools else None,
             only_pools=self._pool_names(pools),
             card=self.card,
+            records_folder=self.folder.path / "similarity",
             **self.place,
         )
         return self.meter.cost(_cost_of(facts))

@@ -6,6 +6,7 @@
     steps/ID/               done.json or failed.json, lease.json while somebody works, log.txt of the worker
     runs/ID/                an evaluation with its coordinates: what the report reads
     checkpoints/ID/, pools/ID/, allocations/ID.json
+    similarity/             the similarity of residual streams, one pass for all cuts of a model on a text
     events.jsonl            one line for everything that happened
 
 A step is done when done.json is there, which is written last and whole; there is no other way to be done.

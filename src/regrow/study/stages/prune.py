@@ -7,8 +7,10 @@ from pathlib import Path
 
 from regrow.criteria.merging import merge_blocks, merges_of
 from regrow.criteria.order import protected_blocks, removal_count
-from regrow.criteria.ranking import check_request, guided_by, needs_text, score_blocks
+from regrow.criteria.ranking import ALONE, check_request, guided_by, needs_text, reads_similarity, score_blocks
 from regrow.criteria.registry import CRITERIA
+from regrow.criteria.similarity import kept_similarity
+from regrow.data.calibration import CalibrationSet
 from regrow.errors import ConfigError, ModelError
 from regrow.models.families import blocks_of
 from regrow.models.identity import model_identity
@@ -37,12 +39,14 @@ def prune(
     card: CardWriter | None = None,
     only_pools: Sequence[str] | None = None,
     guiding_items: int = GUIDING_ITEMS,
+    records_folder: Path | None = None,
 ) -> CheckpointFacts:
     """Return the facts of the pruned checkpoint written to ``output``.
 
     Pruning a checkpoint of regrow again counts block indices in that checkpoint; ``removed_blocks`` of the result
     always refers to the unpruned model. The criterion "for:CAPABILITY" searches the cut that hurts a capability least,
-    by right answers to ``guiding_items`` of its dev items. Raises ModelError for a model with bridges: the cut must
+    by right answers to ``guiding_items`` of its dev items. ``records_folder`` keeps the similarity of the streams, so
+    that several cuts of one model on one text share a pass. Raises ModelError for a model with bridges: the cut must
     come first.
     """
     if (spec.blocks is None) == (spec.remove is None):
@@ -91,7 +95,12 @@ def prune(
                 scores = least_hurting(loaded, capability, answers.examples, spec, remove, watch)
                 cost = meter.cost(prompt_tokens=answers.prompt_tokens, generated_tokens=answers.generated_tokens)
             else:
-                scores, read = _choose(loaded, spec, remove, reads_text, watch, pools_folder, only_pools)
+                calibration = None
+                if reads_text:
+                    calibration = calibration_of(
+                        spec, loaded, watch=watch, pools_folder=pools_folder, only_pools=only_pools
+                    )
+                scores, read = _choose(loaded, spec, remove, calibration, records_folder, watch)
                 cost = meter.cost(prompt_tokens=read)
         if reads_text:  # pools that were not there before are now
             options["calibration_sha256"] = calibration_content(spec, pools_folder=pools_folder, only_pools=only_pools)
@@ -138,15 +147,24 @@ def _choose(
     loaded: LoadedModel,
     spec: PruneSpec,
     remove: int,
-    reads_text: bool,
+    calibration: CalibrationSet | None,
+    records_folder: Path | None,
     watch: Watcher,
-    pools_folder: Path | None,
-    only_pools: Sequence[str] | None,
 ) -> tuple[LayerScores, int]:
-    """Return the answer of the criterion, and how many tokens of text it read."""
-    calibration = None
-    if reads_text:
-        calibration = calibration_of(spec, loaded, watch=watch, pools_folder=pools_folder, only_pools=only_pools)
+    """Return the answer of the criterion, and how many tokens of text it read: none where its pass was made before."""
+    record, read = None, calibration.tokens if calibration is not None else 0
+    if calibration is not None and records_folder is not None and reads_similarity(spec.criterion):
+        passed: list[int] = []
+
+        def advance(tokens: int) -> None:
+            passed.append(tokens)
+            watch.advance(tokens)
+
+        watch.begin(f"{spec.criterion} reads {read:,} tokens of '{calibration.name}'", read, "tokens")
+        alone = spec.criterion == ALONE
+        record = kept_similarity(loaded.model, calibration, records_folder, neighbours_only=alone, on_progress=advance)
+        read = read if passed else 0
+    elif calibration is not None:
         watch.begin(f"{spec.criterion} reads {calibration.tokens:,} tokens of '{calibration.name}'")
     else:
         watch.begin(f"{spec.criterion} ranks the blocks")
@@ -158,9 +176,10 @@ def _choose(
         protect=spec.protect,
         contiguous=spec.contiguous,
         seed=spec.seed,
+        record=record,
     )
     watch.end("removes " + ", ".join(map(str, scores.removed)))
-    return scores, calibration.tokens if calibration is not None else 0
+    return scores, read
 
 
 def _in_unpruned_terms(before: CheckpointFacts, removed: tuple[int, ...]) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from regrow.criteria.objective import Objective, text_batches
 from regrow.criteria.order import removal_count
-from regrow.criteria.ranking import check_request, needs_text, rank, reads_similarity
+from regrow.criteria.ranking import ALONE, check_request, needs_text, rank, reads_similarity
 from regrow.criteria.similarity import kept_similarity
 from regrow.data.calibration import CalibrationSet
 from regrow.errors import ConfigError
@@ -24,7 +24,6 @@ from regrow.study.stages.calibration import calibration_of, shared_with_evaluati
 from regrow.study.stages.guided import GUIDING_ITEMS, guiding_capability, least_hurting, most_passes, right_answers
 from regrow.study.stages.work_meter import WorkMeter
 
-ALONE = "block-influence"
 SEARCHING = ("perplexity", "greedy-perplexity")
 """Criteria that ask the same oracle; what one has asked costs the other nothing."""
 
