@@ -3,8 +3,8 @@
     python benchmarks/study.py [--steps 12] [--runs 1000]
 
 Steps are real evaluations of small random models with one thread each, so that two of them can use two cores. What two
-cores of this machine can bring is measured beside it: two processes that know nothing of each other, each with a half of
-the same steps, against one of them.
+cores of this machine can bring is measured beside it: two processes that know nothing of each other, each with a half
+of the same steps, against one of them.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ def apart(place: Path, halves: list[list[Path]]) -> float:
         for folder, models in zip(folders, halves, strict=True):
             study_of(folder, models, perplexity=True)
         began = time.perf_counter()
-        for begin in range(0, len(folders), at_once):
+        for first in range(0, len(folders), at_once):
             started = [
                 subprocess.Popen([sys.executable, "-c", script, str(each)], env={**os.environ, "OMP_NUM_THREADS": "1"})
-                for each in folders[begin : begin + at_once]
+                for each in folders[first : first + at_once]
             ]
             assert all(process.wait() == 0 for process in started)
         seconds.append(time.perf_counter() - began)
