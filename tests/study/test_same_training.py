@@ -7,15 +7,19 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from regrow.data.pools import Example, Pool
+from regrow.heal.mixture import draw_mixture
 from regrow.protocols import SilentWatcher
 from regrow.records.store import read_evaluation
 from regrow.records.study_runs import read_study
 from regrow.study.folder import StudyFolder
 from regrow.study.progress import progress_of
 from regrow.study.runner import run
-from regrow.study.same_training import whole_checkpoint
+from regrow.study.same_training import training_of, whole_checkpoint
+from regrow.study.step import Step
 from regrow.study.tidy import tidy
 from tests.study.tiny_study import begin, tiny_spec
 
@@ -43,6 +47,16 @@ def test_two_rules_that_come_to_one_split_are_trained_once(model: Path, tmp_path
     assert done is not None and done.cost.training_tokens == 0
     rules = [one.coordinates.rule for one in read_study(tmp_path).runs if one.coordinates.rule]
     assert sorted(rules) == ["damage-proportional", "uniform"]
+
+
+def test_a_heal_from_before_such_notes_were_made_is_known_by_its_mixture(model: Path, tmp_path: Path) -> None:
+    begin(tmp_path, tiny_spec(model))
+    assert run(tmp_path, watch=SilentWatcher()).complete
+    (first,) = heals(tmp_path)
+    (tmp_path / "steps" / first / "training.json").unlink()
+    begin(tmp_path, tiny_spec(model, rules=["uniform", "damage-proportional"]), update=True)
+    assert run(tmp_path, watch=SilentWatcher()).complete
+    assert [event["of"] for event in shared(tmp_path)] == [first]
 
 
 def test_another_seed_or_another_split_is_another_training(model: Path, tmp_path: Path) -> None:
@@ -119,6 +133,48 @@ def test_a_taking_that_was_killed_is_no_foreign_folder(model: Path, tmp_path: Pa
     summary = run(tmp_path, watch=SilentWatcher())
     assert summary.complete and heals(tmp_path) == [second]
     assert read_evaluation(tmp_path / "runs" / second)[0].cost.training_tokens > 0
+
+
+def test_a_taking_that_was_killed_before_its_items_were_asked_goes_on(model: Path, tmp_path: Path) -> None:
+    _, after = shared_or_trained(tmp_path, model, test_items=3)
+    assert run(tmp_path, watch=SilentWatcher()).complete
+    once = read_evaluation(tmp_path / "runs" / after)[1]
+    (tmp_path / "steps" / after / "done.json").unlink()
+    shutil.rmtree(tmp_path / "runs" / after)
+    assert run(tmp_path, watch=SilentWatcher()).complete
+    assert len(shared(tmp_path)) == 2
+    assert [item.response for item in read_evaluation(tmp_path / "runs" / after)[1]] == [item.response for item in once]
+
+
+def test_quotas_between_the_same_half_tokens_draw_the_same(tmp_path: Path) -> None:
+    step = Step(
+        "heal",
+        "f",
+        "",
+        {
+            **dict.fromkeys(("model_sha256", "dtype", "suite", "evaluation"), ""),
+            "pools": ["a", "b", "c"],
+            "heal": {"tokens": 100, "scope": "last-k", "seed": 0},
+        },
+        {"checkpoint": "c", "pools": "p"},
+    )
+    rows = tuple(
+        Example("a", str(at), "x", "y", response_ids=(0,) * tokens) for at, tokens in enumerate((7, 3, 10, 20))
+    )
+    pools = {name: Pool(name, rows) for name in "abc"}
+    generator = np.random.default_rng(0)
+    same = 0
+    for _ in range(2_000):
+        quotas = generator.dirichlet([0.2, 1, 1]) * 100
+        quotas = np.where(generator.random(3) < 0.3, np.round(2 * quotas) / 2, quotas)
+        moved = np.maximum(quotas + generator.choice([0, 0, 1e-12, 0.05, -0.05, 0.3], 3), 0)
+        both = [dict(zip("abc", each / each.sum() * 100, strict=True)) for each in (quotas, moved)]
+        if training_of(step, both[0], "s") != training_of(step, both[1], "s"):
+            continue
+        same += both[0] != both[1]
+        first, second = (draw_mixture(pools, each, seed=1).sequences for each in both)
+        assert first == second, both
+    assert same > 100
 
 
 def test_the_time_left_does_not_count_on_results_that_were_taken(model: Path, tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ from regrow.study.heal_processes import train_with_torchrun
 from regrow.study.lease import LeaseWatch, lease
 from regrow.study.meter import Meter, total_cost
 from regrow.study.same_training import (
+    TAKEN,
     Training,
     evaluation_or_none,
     linked,
@@ -203,6 +204,10 @@ class _Work:
         healed, keep = self._checkpoint(self.step.id), self.spec.keep_checkpoints
         if self._run().is_dir() and not (self._run() / ASKED).exists():
             shutil.rmtree(self._run())  # a taking that was broken off
+        taken = self.folder.of(self.step.id) / TAKEN
+        if taken.exists():  # and stopped before all was asked
+            shutil.rmtree(healed, ignore_errors=True)
+            taken.unlink()
         if healed.exists():  # trained before, and stopped before all was asked
             return None
         for other, same_items in same_training(self.folder, self.step.id, training):
@@ -212,6 +217,7 @@ class _Work:
                 continue
             shutil.rmtree(self._run(), ignore_errors=True)
             if facts is not None:
+                write_json(taken, {"of": other})
                 linked(self._checkpoint(other), healed)
             self.folder.log("shared", self.step.id, of=other)
             self.watch.note(f"the same training as step {other}, taken from there")

@@ -8,6 +8,7 @@ out to be is therefore written down when it begins, and looked up before another
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -15,16 +16,24 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from regrow.data.pools import Pool
 from regrow.errors import DataError, ModelError
+from regrow.heal.mixture import token_quotas
 from regrow.records.atomic import write_json
 from regrow.records.checkpoint import CheckpointFacts, read_facts
 from regrow.records.fingerprint import file_sha256, fingerprint
 from regrow.records.results import ItemScore, RunRecord
 from regrow.records.store import read_evaluation
+from regrow.records.study_runs import COORDINATES, Coordinates
 from regrow.study.folder import StudyFolder
 from regrow.study.step import Step
 
 TRAINING = "training.json"
+TAKEN = "taken.json"
+"""Beside it while the checkpoint is one that another heal has trained."""
+
+_NOTHING = 0.5
+"""A quota below half a token draws nothing."""
 
 
 @dataclass(frozen=True)
@@ -39,14 +48,25 @@ def training_of(step: Step, tokens_by_pool: Mapping[str, float], scope: str) -> 
     """Return what a heal turned out to be once its rule has decided."""
     shapes = ("model_sha256", "dtype", "suite", "pools")
     heal = {name: value for name, value in step.request["heal"].items() if name != "scope"}
+    quotas = token_quotas(tokens_by_pool, {name: Pool(name, ()) for name in tokens_by_pool}, heal["tokens"])
     trained = [
         {name: step.request[name] for name in shapes},
         heal,
         scope,
-        sorted(tokens_by_pool.items()),
+        [(name, _draw_of(quotas[name])) for name in sorted(quotas) if quotas[name] >= _NOTHING],
         [step.parents["checkpoint"], step.parents["pools"]],
     ]
     return Training(fingerprint(trained), fingerprint(step.request["evaluation"]))
+
+
+def _draw_of(quota: float) -> tuple[int, int]:
+    """Return between which half tokens a quota lies: quotas that lie between the same ones draw the same sequences.
+
+    Sequences are drawn until whole tokens reach the quota, and a quota below the shortest example draws it from half of
+    its length on (:func:`regrow.heal.mixture.draw_mixture`). A planner ends a hundredth of a token from where another
+    one does.
+    """
+    return math.floor(2 * quota), math.ceil(2 * quota)
 
 
 def write_training(folder: StudyFolder, step_id: str, training: Training) -> None:
@@ -66,9 +86,16 @@ def same_training(folder: StudyFolder, step_id: str, wanted: Training) -> list[t
 
 
 def _written(folder: StudyFolder) -> Iterator[tuple[str, Training]]:
+    noted = set()
     for file in sorted((folder.path / "steps").glob(f"*/{TRAINING}")):
         with suppress(OSError, ValueError, TypeError):  # a broken note is none
             yield file.parent.name, Training(**json.loads(file.read_bytes()))
+            noted.add(file.parent.name)
+    for step in folder.steps():  # heals of a study that was begun before such notes were made
+        if step.kind == "heal" and step.id not in noted:
+            with suppress(OSError, ValueError):
+                there = Coordinates.model_validate_json((folder.path / "runs" / step.id / COORDINATES).read_bytes())
+                yield step.id, training_of(step, there.mixture, there.scope)
 
 
 def whole_checkpoint(folder: Path) -> CheckpointFacts | None:
