@@ -109,7 +109,7 @@ def status_seconds(place: Path, runs: int) -> float:
 def main() -> None:
     """Measure and print one JSON document."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--models", type=int, default=4, help="families of the study (7 steps each)")
+    options.add_argument("--models", type=int, default=8, help="families of the study (7 steps each)")
     options.add_argument("--runs", type=int, default=1000, help="runs of the study whose status is read")
     asked = options.parse_args()
     place = Path(tempfile.mkdtemp())
