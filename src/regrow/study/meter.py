@@ -19,15 +19,13 @@ class Meter:
     def cost(self, *parts: Cost) -> Cost:
         """Return the cost so far: time and memory as measured here, tokens and FLOPs summed over the ``parts`` that the
         work consisted of (NaN when one of them is)."""
-        return Cost(
-            wall_seconds=time.monotonic() - self._wall,
-            cpu_seconds=_cpu_seconds() - self._cpu,
-            training_tokens=sum(part.training_tokens for part in parts),
-            prompt_tokens=sum(part.prompt_tokens for part in parts),
-            generated_tokens=sum(part.generated_tokens for part in parts),
-            flops=float(sum(part.flops for part in parts)),
-            peak_memory_bytes=max([peak_bytes(), *(part.peak_memory_bytes for part in parts)]),
-        )
+        total = total_cost(*parts)
+        here = {
+            "wall_seconds": time.monotonic() - self._wall,
+            "cpu_seconds": _cpu_seconds() - self._cpu,
+            "peak_memory_bytes": max(peak_bytes(), total.peak_memory_bytes),
+        }
+        return total.model_copy(update=here)
 
 
 def total_cost(*parts: Cost) -> Cost:
@@ -38,7 +36,7 @@ def total_cost(*parts: Cost) -> Cost:
         training_tokens=sum(part.training_tokens for part in parts),
         prompt_tokens=sum(part.prompt_tokens for part in parts),
         generated_tokens=sum(part.generated_tokens for part in parts),
-        flops=sum(part.flops for part in parts),
+        flops=float(sum(part.flops for part in parts)),
         peak_memory_bytes=max((part.peak_memory_bytes for part in parts), default=0),
     )
 

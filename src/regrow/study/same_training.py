@@ -21,11 +21,12 @@ from regrow.errors import DataError, ModelError
 from regrow.heal.mixture import token_quotas
 from regrow.records.atomic import write_json
 from regrow.records.checkpoint import CheckpointFacts, read_facts
-from regrow.records.fingerprint import file_sha256, fingerprint
+from regrow.records.fingerprint import fingerprint
 from regrow.records.results import ItemScore, RunRecord
 from regrow.records.store import read_evaluation
 from regrow.records.study_runs import COORDINATES, Coordinates
 from regrow.study.folder import StudyFolder
+from regrow.study.stages.chain import changed_file
 from regrow.study.step import Step
 
 TRAINING = "training.json"
@@ -102,10 +103,9 @@ def whole_checkpoint(folder: Path) -> CheckpointFacts | None:
     """Return the facts of a checkpoint whose files are those that were saved, None for any other."""
     try:
         facts = read_facts(folder)
-        files = {} if facts is None else {**facts.weights_sha256, **facts.files_sha256}
-        return facts if files and all(file_sha256(folder / name) == known for name, known in files.items()) else None
-    except (ModelError, OSError):
+    except ModelError:
         return None
+    return facts if facts is not None and changed_file(folder, facts) is None else None
 
 
 def evaluation_or_none(run: Path) -> tuple[RunRecord | None, list[ItemScore]]:

@@ -68,14 +68,22 @@ def done_before(output: Path, kind: str, options: dict[str, Any]) -> CheckpointF
             f"the output folder '{output}' already holds another checkpoint ({said})",
             hint="name another folder with --output, or delete this one",
         )
-    for name, sha256 in {**facts.weights_sha256, **facts.files_sha256}.items():
-        file = output / name
-        if not file.is_file() or file_sha256(file) != sha256:
-            raise StudyError(
-                f"'{file}' is not the file that was saved there (its sha256 differs)",
-                hint=f"delete '{output}' and run the same command again",
-            )
+    changed = changed_file(output, facts)
+    if changed is not None:
+        raise StudyError(
+            f"'{changed}' is not the file that was saved there (its sha256 differs)",
+            hint=f"delete '{output}' and run the same command again",
+        )
     return facts
+
+
+def changed_file(checkpoint: Path, facts: CheckpointFacts) -> Path | None:
+    """Return a file of a checkpoint that is gone or not the one that was saved; None when all are there."""
+    for name, sha256 in {**facts.weights_sha256, **facts.files_sha256}.items():
+        file = checkpoint / name
+        if not file.is_file() or file_sha256(file) != sha256:
+            return file
+    return None
 
 
 def found_evaluation(

@@ -23,6 +23,7 @@ from regrow.records.atomic import disk_error, write_json
 from regrow.records.faults import first_fault
 from regrow.records.fingerprint import fingerprint
 from regrow.records.results import Cost
+from regrow.study.meter import total_cost
 from regrow.study.stages.answer_tally import AnswerTally
 
 _COST = ".{name}.cost.json"
@@ -144,14 +145,7 @@ def pools_cost(place: Path, names: Sequence[str]) -> Cost:
                 f"'{place / _COST.format(name=name)}' cannot be read ({first_fault(error)})",
                 hint="delete the file: the cost of this pool is then counted as 0",
             ) from error
-    return Cost(
-        wall_seconds=sum(part.wall_seconds for part in parts),
-        cpu_seconds=sum(part.cpu_seconds for part in parts),
-        prompt_tokens=sum(part.prompt_tokens for part in parts),
-        generated_tokens=sum(part.generated_tokens for part in parts),
-        flops=float(sum(part.flops for part in parts)),
-        peak_memory_bytes=max((part.peak_memory_bytes for part in parts), default=0),
-    )
+    return total_cost(*parts)
 
 
 def _with_origin(pool: Pool, capability: Capability) -> Pool:
