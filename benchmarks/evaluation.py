@@ -2,7 +2,8 @@
 
 Both get the same requests, the harness's own ``Instance`` objects: GSM8K and IFEval prompts to be answered greedily up
 to the same number of tokens and to the same stops, MMLU and the zero-shot sets as continuations to be weighed. The
-hf backend is timed at several batch sizes and its best one counts. In float32 the answers must be the same texts and
+hf backend runs in a process of its own, as its user would run it, without what regrow sets in its process; it is timed
+at several batch sizes and its best one counts. In float32 the answers must be the same texts and
 the likelihoods agree to 1e-3. Beside the ratio stand the tokens that each of the two ran, padding included, the share
 of regrow's time that the matrix products alone take at their best, those of the blocks for every token that was run and
 the vocabulary's for every place whose logits were made, and the ratio if nothing else took any time: the limit of this
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import sys
 import time
 from functools import partial
@@ -99,6 +101,24 @@ def timed(function, requests, model):
             handle.remove()
 
 
+def their_process(pipe, options: argparse.Namespace) -> None:
+    """Answer calls from ``pipe``, (set, batch size), by the hf backend: what :func:`timed` returns."""
+    from lm_eval.models.huggingface import HFLM
+
+    from regrow.models import load
+
+    load.keep_freed_memory = lambda: False  # regrow's own setting, which the harness does without
+    loaded = load.load_model(options.model, dtype=options.dtype, device=options.device)
+    while (asked := pipe.recv()) is not None:
+        name, size = asked
+        write = name in NEW_TOKENS
+        requests = (written if write else weighed)(name, options, loaded)
+        model = HFLM(pretrained=loaded.model, tokenizer=loaded.tokenizer, batch_size=size)
+        function = partial(getattr(model, "generate_until" if write else "loglikelihood"), disable_tqdm=True)
+        function(requests[:1])
+        pipe.send(timed(function, requests, loaded.model))
+
+
 def bare_products(model, rows: int = 2048) -> tuple[float, float]:
     """Return the seconds a token that nothing but the matrix products of the blocks takes, and those of the logits, at
     many rows at once: what no way of batching can go below."""
@@ -178,10 +198,16 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
 
-    from lm_eval.models.huggingface import HFLM
-
     from regrow.capabilities.harness.adapter import RegrowLM
     from regrow.models.load import load_model
+
+    spawn = multiprocessing.get_context("spawn")
+    pipe, end = spawn.Pipe()
+    spawn.Process(target=their_process, args=(end, options), daemon=True).start()
+
+    def theirs_at(name: str, size: int):
+        pipe.send((name, size))
+        return pipe.recv()
 
     loaded = load_model(options.model, dtype=options.dtype, device=options.device)
     ours = RegrowLM(loaded, batch_size=options.batch_size)
@@ -194,17 +220,12 @@ def main() -> int:
         # A first short pass of each, so that neither pays for allocations and lazy imports.
         getattr(ours, call)(requests[:1])
         mine = [timed(getattr(ours, call), requests, loaded.model)]
-        theirs = {}
-        for size in options.their_batch_sizes:
-            model = HFLM(pretrained=loaded.model, tokenizer=loaded.tokenizer, batch_size=size)
-            function = partial(getattr(model, call), disable_tqdm=True)
-            function(requests[:1])
-            theirs[size] = (function, timed(function, requests, loaded.model))
-        best = min(theirs, key=lambda size: theirs[size][1][1])
-        others = [theirs[best][1]]
+        theirs = {size: theirs_at(name, size) for size in options.their_batch_sizes}
+        best = min(theirs, key=lambda size: theirs[size][1])
+        others = [theirs[best]]
         for _ in range(options.repeats - 1):  # by turns: a machine is not equally fast all the time
             mine.append(timed(getattr(ours, call), requests, loaded.model))
-            others.append(timed(theirs[best][0], requests, loaded.model))
+            others.append(theirs_at(name, best))
         result, wall, cpu, tokens, logits = min(mine, key=lambda one: one[1])
         answers, their_wall, their_cpu, their_tokens, their_logits = min(others, key=lambda one: one[1])
         least = products * tokens + logit_products * logits
@@ -216,7 +237,7 @@ def main() -> int:
             "requests": len(requests),
             "seconds": wall,
             "requests_per_second": len(requests) / wall,
-            "their_seconds": {size: of[1][1] for size, of in theirs.items()},
+            "their_seconds": {size: of[1] for size, of in theirs.items()},
             "their_best_batch_size": best,
             "ratio": their_wall / wall,
             "cpu_ratio": their_cpu / cpu,
@@ -248,6 +269,7 @@ def main() -> int:
                 ),
                 flush=True,
             )
+    pipe.send(None)
     if options.json:
         print(json.dumps({"model": options.model, "dtype": options.dtype, "sets": found}, indent=2))
     return 0

@@ -56,8 +56,10 @@ def test_tasks_are_measured_from_local_data(run: Any, tiny: Path, shared_data: P
     )
     found = json.loads(out)["measurements"]
     assert code == 0 and set(found) == {"piqa.acc", "piqa.acc_norm", "winogrande.acc", "winogrande.acc_norm"}
-    code, _, err = run("rescore", tmp_path / "t", "--data", shared_data)
-    assert code == 2 and "whose rules are not regrow's" in err
+    code, out, _ = run("rescore", tmp_path / "t", "--data", shared_data, "-o", tmp_path / "again", "--json")
+    assert code == 0 and json.loads(out)["changed"] == []
+    before, after = (json.loads((tmp_path / name / "result.json").read_text()) for name in ("t", "again"))
+    assert before["measurements"] == after["measurements"] and before["suite"] == after["suite"] == "tasks"
 
 
 def test_an_unknown_pool_is_refused_with_the_nearest(run: Any, tiny: Path, shared_data: Path, tmp_path: Path) -> None:

@@ -99,12 +99,22 @@ class Twin:
 
 @pytest.mark.parametrize("most_entries", [1, 60, 1 << 30])
 @pytest.mark.parametrize(
-    ("call_columns", "kernel"), [(-1000, True), (20, True), (10_000, True), (20, False), (10_000, False)]
+    ("call_columns", "kernel", "compiled"),
+    [
+        (-1000, True, False),
+        (20, True, False),
+        (10_000, True, False),
+        (20, False, False),
+        (10_000, False, False),
+        (20, True, True),
+    ],
 )
 @pytest.mark.parametrize("seed", range(2))
 def test_rows_attend_as_if_each_were_alone(
-    most_entries: int, call_columns: int, kernel: bool, seed: int, monkeypatch: pytest.MonkeyPatch
+    most_entries: int, call_columns: int, kernel: bool, compiled: bool, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if not compiled:
+        monkeypatch.setattr(ragged_attention, "step_attention", lambda: None)
     monkeypatch.setitem(ragged_rows._CALL_COLUMNS, "cpu", call_columns)
     monkeypatch.setattr(ragged_rows, "_MASK_ENTRIES", most_entries)
     if not kernel:
@@ -133,7 +143,7 @@ def test_rows_attend_as_if_each_were_alone(
 def test_masks_of_a_long_prompt_stay_small() -> None:
     rows = RaggedRows(1, 1, 40_000, device=CPU)
     rows.open(NO_PREFIX, [40_000])
-    groups = [group for stretch in rows.stretches(7) for group in stretch.groups]
+    groups = rows.groups(7)
     assert groups[-1].end == 40_000 and sum(group.end - group.begin for group in groups) == 40_000
     held = {group.bias.data_ptr(): group.bias.numel() for group in groups}
     assert sum(held.values()) <= 2 * ragged_rows._MASK_ENTRIES

@@ -13,13 +13,17 @@ import pytest
 from regrow.capabilities.answer_journal import AnswerJournal
 from regrow.capabilities.evaluate import evaluate
 from regrow.capabilities.generation import Answer, Request
+from regrow.capabilities.knowledge import Knowledge
+from regrow.capabilities.letter_choice import LETTERS, LetterChoice, letter_choices
+from regrow.capabilities.likelihood import ChoiceScore
 from regrow.capabilities.refusal_labels import read_labels, validate
 from regrow.capabilities.refusals import refuses
 from regrow.capabilities.rescore import rescore
+from regrow.capabilities.scoring import Benchmark
 from regrow.capabilities.teacher import build_pool
 from regrow.errors import DataError, StudyError
-from regrow.protocols import Item
-from regrow.records.results import Split
+from regrow.protocols import Grade, Item
+from regrow.records.results import ItemScore, Split
 from regrow.records.specs import EvalSpec
 from regrow.stats.agreement import agreement
 from tests.capabilities.toys import Choice, HasSign, loaded_toy
@@ -70,6 +74,57 @@ def test_answers_left_early_under_the_old_rule_are_named() -> None:
     found = rescore(whole, [HasSign("~")])
     assert set(found.cut_short) == {record.item_id for record in whole if "~" not in record.response}
     assert rescore(whole, [anything]).cut_short == ()
+
+
+class FirstWriting(LetterChoice):
+    """The letter alone counts, not the letter after a blank."""
+
+    def grade_choices(self, item: Item, likelihoods: Sequence[Any]) -> Grade:
+        values = [each.logprob for each in likelihoods[: len(LETTERS)]]
+        chosen = max(range(len(values)), key=values.__getitem__)
+        return Grade(float(chosen == item.gold["choice"]), details={"choice": float(chosen)})
+
+
+class Shortest(Knowledge):
+    """The choice with the fewest tokens wins, whatever its probability."""
+
+    def grade_choices(self, item: Item, likelihoods: Sequence[Any]) -> Grade:
+        chosen = min(range(len(likelihoods)), key=lambda at: likelihoods[at].tokens)
+        return Grade(float(chosen == item.gold["choice"]), details={"choice": float(chosen)})
+
+
+@pytest.mark.parametrize(
+    ("measured", "mended", "choices", "values"),
+    [
+        (
+            LetterChoice(),
+            FirstWriting(),
+            letter_choices(),
+            [(-3, 1), (-2, 1), (-3, 1), (-3, 1), (-1, 1)] + [(-9, 1)] * 3,
+        ),
+        (Knowledge(), Shortest(), ("a b c", "d", "e f"), [(-1.0, 3), (-2.0, 1), (-3.0, 2)]),
+    ],
+)
+def test_likelihoods_are_kept_for_another_rule(
+    measured: Any, mended: Any, choices: tuple[str, ...], values: list[tuple[float, int]]
+) -> None:
+    asked = Item("knowledge", "q1", "test", ({"role": "user", "content": "?"},), {"choice": 1}, choices)
+    scores = [ChoiceScore(value, tokens, 1) for value, tokens in values]
+    before = measured.grade_choices(asked, scores)
+    record = ItemScore(
+        capability="knowledge",
+        item_id="q1",
+        split="test",
+        prompt_sha256="",
+        score=before.score,
+        response="A",
+        details=before.details,
+    )
+    record = ItemScore.model_validate_json(record.model_dump_json())
+    found = rescore([record], [Benchmark(mended, lambda split: [asked], max_new_tokens=0)])
+    assert before.score == 0 and [item.score for item in found.items] == [1] and len(found.changed) == 1
+    same = rescore([record], [Benchmark(measured, lambda split: [asked], max_new_tokens=0)])
+    assert not same.changed and same.items[0].details == record.details
 
 
 def test_records_of_another_suite_are_refused() -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import gzip
 import json
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import polars
 import pytest
 
 from regrow.data.catalogue import CATALOGUE, data_set
+from regrow.data.missing import read_all
 from regrow.data.rows import local_files, need, read_part, read_rows
 from regrow.errors import ConfigError, DataError
 
@@ -84,6 +87,27 @@ def test_without_folder_and_network_the_command_is_named(tmp_path: Path, monkeyp
     with pytest.raises(DataError, match="cannot be fetched from the hub") as caught:
         read_part(data_set("xstest"), "train")
     assert "hf download Paul/XSTest" in str(caught.value.hint)
+
+
+def test_all_that_is_missing_is_named_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    (tmp_path / "gsm8k").mkdir()
+    (tmp_path / "gsm8k" / "test.jsonl").write_text('{"question": "1 + 1?", "answer": "#### 2"}\n')
+    parts = [("gsm8k", "test"), ("xstest", "train"), ("mmlu", "test"), ("xstest", "train")]
+
+    def readers(*names: str) -> list[tuple[str, Any]]:
+        return [(name, partial(read_part, data_set(name), part, tmp_path)) for name, part in parts if name in names]
+
+    with pytest.raises(DataError, match="2 data sets are missing: xstest, mmlu") as caught:
+        read_all(readers("gsm8k", "xstest", "mmlu"))
+    hint = str(caught.value.hint)
+    assert hint.count("hf download") == 2 and "hf download cais/mmlu" in hint and "--capabilities" in hint
+    with pytest.raises(DataError, match="the data set 'mmlu' is not in"):
+        read_all(readers("gsm8k", "mmlu"))
+    assert len(read_all(readers("gsm8k"))["gsm8k"].rows) == 1
+    (tmp_path / "gsm8k" / "test.jsonl").write_text('{"question')
+    with pytest.raises(DataError, match="cut in the middle"):
+        read_all(readers("xstest", "gsm8k"))
 
 
 def test_a_wrong_folder_and_an_unknown_set_are_refused(tmp_path: Path) -> None:

@@ -26,6 +26,17 @@ class ChoiceLikelihood(Protocol):
     def characters(self) -> int: ...
 
 
+def kept_likelihoods(likelihoods: Sequence[ChoiceLikelihood]) -> dict[str, str | float | bool | None]:
+    """Return what a record keeps of each choice, so that another rule can grade it without the model: "logprob_0" and
+    on, and "tokens_0" and on where a choice has more tokens than one."""
+    found: dict[str, str | float | bool | None] = {}
+    for at, each in enumerate(likelihoods):
+        found[f"logprob_{at}"] = each.logprob
+        if each.tokens != 1:
+            found[f"tokens_{at}"] = float(each.tokens)
+    return found
+
+
 class Knowledge:
     """Scores 1 when the choice with the highest log-probability per token is the one at ``gold["choice"]``, else 0.
 
@@ -46,7 +57,8 @@ class Knowledge:
         return Grade(float(response == item.choices[item.gold["choice"]]))
 
     def grade_choices(self, item: Item, likelihoods: Sequence[ChoiceLikelihood]) -> Grade:
-        """Return the grade with ``details``: "choice" (index, as float) and "confidence" (0..1).
+        """Return the grade with ``details``: "choice" (index, as float), "confidence" (0..1) and what was read
+        (:func:`kept_likelihoods`).
 
         Raises ModelError when a likelihood is not a number (see :func:`refuse_undefined`).
         """
@@ -55,7 +67,9 @@ class Knowledge:
         chosen = max(range(len(per_token)), key=per_token.__getitem__)
         confidence = softmax([each.logprob for each in likelihoods])[chosen]
         right = float(chosen == item.gold["choice"])
-        return Grade(right, details={"choice": float(chosen), "confidence": confidence})
+        return Grade(
+            right, details={"choice": float(chosen), "confidence": confidence, **kept_likelihoods(likelihoods)}
+        )
 
     def summarise(self, scores: Sequence[ItemScore]) -> dict[str, float]:
         """Return ``score`` and ``accuracy`` (the same number), ``confidence`` (mean) and ``ece`` (10 bins; NaN where

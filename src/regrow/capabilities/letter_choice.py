@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from regrow.capabilities.knowledge import ChoiceLikelihood, Knowledge, refuse_undefined, softmax
+from regrow.capabilities.knowledge import ChoiceLikelihood, Knowledge, kept_likelihoods, refuse_undefined, softmax
 from regrow.protocols import Grade, Item
 
 LETTERS = "ABCD"
@@ -26,13 +26,17 @@ class LetterChoice(Knowledge):
     """
 
     def grade_choices(self, item: Item, likelihoods: Sequence[ChoiceLikelihood]) -> Grade:
-        """Return the grade with ``details``: "choice" (index of the letter, as float) and "confidence" (0..1)."""
+        """Return the grade with ``details``: "choice" (index of the letter, as float), "confidence" (0..1) and the
+        log-probabilities of all writings."""
         refuse_undefined(item, likelihoods)
         count = len(item.choices) // len(VARIANTS)
         masses = [_log_sum([each.logprob for each in likelihoods[at::count]]) for at in range(count)]
         chosen = max(range(count), key=masses.__getitem__)
         right = float(chosen == item.gold["choice"])
-        return Grade(right, details={"choice": float(chosen), "confidence": softmax(masses)[chosen]})
+        confidence = softmax(masses)[chosen]
+        return Grade(
+            right, details={"choice": float(chosen), "confidence": confidence, **kept_likelihoods(likelihoods)}
+        )
 
 
 def _log_sum(values: Sequence[float]) -> float:

@@ -18,6 +18,7 @@ from regrow.capabilities.attention_swap import UNKNOWN_OPTIONS, AttentionSwap, N
 from regrow.capabilities.kv_rows import Prefix
 from regrow.capabilities.partial_attention import Part, attention_with_logsumexp, joined
 from regrow.capabilities.ragged_rows import Group, RaggedLayer, RaggedRows
+from regrow.capabilities.step_attention import FEW, step_attention, suits
 
 NAME = "regrow_ragged_rows"
 
@@ -72,15 +73,25 @@ def attend(
     scale = width**-0.5 if scaling is None else scaling
     # Query heads that share a key head stand together, as further queries of it, so that keys are never repeated.
     query = _wide(query)[0].transpose(0, 1).view(tokens, heads, shared, width)
-    found: list[torch.Tensor] = []
-    for stretch in rows.stretches(shared):
-        own = [_of_group(query[group.tokens], layer, group, scale) for group in stretch.groups]
-        out, sums = own[0] if len(own) == 1 else (torch.cat([each[at] for each in own]) for at in (0, 1))
-        if stretch.prefix.tokens:
-            out, _ = joined((out, sums), _of_prefix(query[stretch.tokens], stretch.prefix, layer.index, scale))
-        found.append(out)
-    result = found[0] if len(found) == 1 else torch.cat(found)
+    compiled = step_attention() if rows.most_new <= FEW and suits(query, layer.keys, layer.values) else None
+    if compiled is None:
+        found = _in_groups(query, rows, layer, scale)
+    else:
+        found = compiled(query, layer.keys, layer.values, rows.row_T, rows.column_T + 1, scale)
+    outs: list[torch.Tensor] = []
+    for prefix, place in rows.prefixed():
+        part = found[0][place], found[1][place]
+        if prefix.tokens:
+            part = joined(part, _of_prefix(query[place], prefix, layer.index, scale))
+        outs.append(part[0])
+    result = outs[0] if len(outs) == 1 else torch.cat(outs)
     return result.reshape(1, tokens, query_heads, -1).to(value.dtype), None
+
+
+def _in_groups(query: torch.Tensor, rows: RaggedRows, layer: RaggedLayer, scale: float) -> Part:
+    """Return the attention of all tokens to what their rows hold, by PyTorch's kernel, rows that are alike together."""
+    own = [_of_group(query[group.tokens], layer, group, scale) for group in rows.groups(query.shape[2])]
+    return own[0] if len(own) == 1 else (torch.cat([each[0] for each in own]), torch.cat([each[1] for each in own]))
 
 
 def _of_group(query: torch.Tensor, layer: RaggedLayer, group: Group, scale: float) -> Part:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+import numpy as np
 import torch
 from transformers.cache_utils import Cache
 
@@ -53,15 +54,6 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Stretch:
-    """Neighbouring groups whose rows have the same prefix."""
-
-    prefix: Prefix
-    tokens: slice
-    groups: tuple[Group, ...]
-
-
-@dataclass(frozen=True)
 class _Run:
     """Rows taken together so far: how many, their new tokens in all and of the row with the most, and the columns of
     the longest."""
@@ -98,7 +90,7 @@ class RaggedLayer(OneLineLayer):
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         self.keys, self.values = (
             # Zeros, not empty: a hidden column weighs 0, and 0 times a stray NaN would be NaN (see RaggedRows._clean).
-            states.new_zeros(self.rows.most, states.shape[1], self.rows.capacity, states.shape[-1])
+            _zeros((self.rows.most, states.shape[1], self.rows.capacity, states.shape[-1]), states)
             for states in (key_states, value_states)
         )
         self.is_initialized = True
@@ -121,8 +113,8 @@ class RaggedRows:
 
     ``lengths[r]`` is the number of tokens that live row r holds, ``prefixes[r]`` what it begins with. Of the call that
     was announced last, ``places[i]`` are the places of the tokens of its i-th row, ``row_T``, ``column_T`` and
-    ``position_T`` say where each token belongs. ``updates`` and ``attended`` count the layers' writes and the calls of
-    the attention, which must be as many.
+    ``position_T`` say where each token belongs, ``most_new`` how many the row with the most has. ``updates`` and
+    ``attended`` count the layers' writes and the calls of the attention, which must be as many.
     """
 
     def __init__(self, layers: int, most: int, capacity: int, *, device: torch.device) -> None:
@@ -130,6 +122,7 @@ class RaggedRows:
         self.lengths: list[int] = []
         self.prefixes: list[Prefix] = []
         self.places: list[list[int]] = []
+        self.most_new = 0
         self.row_T = self.column_T = self.position_T = torch.zeros(0, dtype=torch.long, device=device)
         self.updated: RaggedLayer | None = None
         self.updates = self.attended = 0
@@ -138,7 +131,7 @@ class RaggedRows:
         self._written = [0] * most
         """The number of columns of each place for a row that may hold anything but zeros."""
         self._first = 0
-        self._stretches: dict[int, list[Stretch]] = {}
+        self._groups_of: dict[int, list[Group]] = {}
 
     def open(self, prefix: Prefix, lengths: Sequence[int]) -> None:
         """Add rows that begin with ``prefix`` and announce a call of all the ``lengths`` tokens that follow it in
@@ -192,18 +185,23 @@ class RaggedRows:
         """Let go of the storage at once: rows and layers refer to each other, so it would wait for a collection."""
         for layer in self.layers:
             layer.keys = layer.values = None  # type: ignore[assignment]
-        self.lengths, self.prefixes, self._stretches, self.updated = [], [], {}, None
+        self.lengths, self.prefixes, self._groups_of, self.updated = [], [], {}, None
 
-    def stretches(self, sharing: int) -> list[Stretch]:
-        """Return how the announced call's attention is computed, piece by piece; ``sharing`` query heads share a key
-        head."""
-        if sharing not in self._stretches:
-            self._stretches[sharing] = [
-                Stretch(prefix, slice(groups[0].tokens.start, groups[-1].tokens.stop), tuple(groups))
-                for prefix, rows in _by_prefix(self.prefixes[self._first :])
-                for groups in [self._groups(rows, sharing)]
+    def prefixed(self) -> list[tuple[Prefix, slice]]:
+        """Return the prefixes of the announced call's rows, and which of its tokens follow each."""
+        return [
+            (prefix, slice(self.places[rows.start][0], self.places[rows.stop - 1][-1] + 1))
+            for prefix, rows in _by_prefix(self.prefixes[self._first :])
+        ]
+
+    def groups(self, sharing: int) -> list[Group]:
+        """Return how the announced call's attention is computed by a kernel that pads, piece by piece; ``sharing``
+        query heads share a key head."""
+        if sharing not in self._groups_of:
+            self._groups_of[sharing] = [
+                group for _, rows in _by_prefix(self.prefixes[self._first :]) for group in self._groups(rows, sharing)
             ]
-        return self._stretches[sharing]
+        return self._groups_of[sharing]
 
     def _clean(self, row: int, length: int) -> None:
         """Set the columns from ``length`` on to zero: what another row left there may not be finite."""
@@ -217,7 +215,7 @@ class RaggedRows:
 
     def _announce(self, first: int, new: Sequence[int]) -> None:
         rows = range(first, first + len(new))
-        self._first, self.places = first, []
+        self._first, self.places, self.most_new = first, [], max(new)
         row_T: list[int] = []
         column_T: list[int] = []
         position_T: list[int] = []
@@ -232,7 +230,7 @@ class RaggedRows:
         self.row_T, self.column_T, self.position_T = (
             torch.tensor(each, device=self.device) for each in (row_T, column_T, position_T)
         )
-        self._stretches = {}
+        self._groups_of = {}
 
     def _groups(self, rows: slice, sharing: int) -> list[Group]:
         """Split the call's rows so that the columns and queries of those taken together are alike."""
@@ -300,3 +298,11 @@ def _by_prefix(prefixes: Sequence[Prefix]) -> list[tuple[Prefix, slice]]:
         found.append((members[0], slice(begin, begin + len(members))))
         begin += len(members)
     return found
+
+
+def _zeros(shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
+    """Return zeros of a kind. On a CPU the system clears their memory when it is first touched, which most of a row
+    that ends early never is; PyTorch would write all of it."""
+    if like.device.type != "cpu":
+        return like.new_zeros(shape)
+    return torch.from_numpy(np.zeros(math.prod(shape) * like.element_size(), np.uint8)).view(like.dtype).view(shape)

@@ -25,3 +25,13 @@ def rates_of(suite: Sequence[Capability], items: Sequence[ItemScore]) -> tuple[M
                 reason = "" if math.isfinite(value) else "no item of this kind was asked"
                 found.append(Measurement(name=f"{capability.name}.{rate}", value=value, unit="share", reason=reason))
     return tuple(found)
+
+
+def task_measurements(tasks: Sequence[Capability], items: Sequence[ItemScore]) -> tuple[Measurement, ...]:
+    """Return what the harness would report of regrow's own tasks, named "task.metric" ("boolq.acc")."""
+    return tuple(
+        Measurement(name=f"{task.name}.{metric}", value=value)
+        for task in tasks
+        for metric, value in task.summarise([item for item in items if item.capability == task.name]).items()
+        if metric != "score"
+    )

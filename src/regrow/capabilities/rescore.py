@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from regrow.capabilities.perplexity import CAPABILITY as WINDOWS
+from regrow.capabilities.zero_shot import TASKS
 from regrow.errors import DataError
 from regrow.protocols import Capability, Item
 from regrow.records.results import ItemScore
@@ -60,6 +61,12 @@ def rescore(records: Sequence[ItemScore], suite: Sequence[Capability]) -> Rescor
     return Rescored(tuple(found), tuple(changed), untouched, tuple(cut_short))
 
 
+def own_tasks(records: Sequence[ItemScore]) -> list[str]:
+    """Return the tasks among the records' that regrow measured itself and can grade again: its zero-shot sets, whose
+    records keep the likelihoods. Other tasks have the harness's rules."""
+    return [name for name in TASKS if any(each.capability == name and "logprob_0" in each.details for each in records)]
+
+
 def _graded(record: ItemScore, capability: Capability, item: Item) -> ItemScore:
     if capability.kind == "likelihood":
         return _chosen_again(record, capability, item)
@@ -72,21 +79,29 @@ def _graded(record: ItemScore, capability: Capability, item: Item) -> ItemScore:
 
 @dataclass(frozen=True)
 class _Kept:
-    """A likelihood as a record keeps it; rules that read more than it do not keep them one by one."""
+    """A likelihood as a record keeps it."""
 
     logprob: float
-    tokens: int = 1
-    characters: int = 1
+    tokens: int
+    characters: int
 
 
 def _chosen_again(record: ItemScore, capability: Capability, item: Item) -> ItemScore:
     """Grade by the likelihoods where the record keeps each; else only which choice is right can have changed."""
-    kept = [record.details.get(f"logprob_{at}") for at in range(len(item.choices))]
     rule = getattr(getattr(capability, "scorer", capability), "grade_choices", None)
-    if rule is not None and kept and all(isinstance(value, float | int) for value in kept):
-        grade = rule(item, [_Kept(float(value)) for value in kept if value is not None])
+    kept = [_kept(record, at, choice) for at, choice in enumerate(item.choices)]
+    known = [each for each in kept if each is not None]
+    if rule is not None and known and len(known) == len(kept):
+        grade = rule(item, known)
         return record.model_copy(update={"score": grade.score, "details": {**record.details, **grade.details}})
     choice = record.details.get("choice")
     if not isinstance(choice, float | int) or not isinstance(item.gold, dict):
         return record
     return record.model_copy(update={"score": float(int(choice) == item.gold["choice"])})
+
+
+def _kept(record: ItemScore, at: int, choice: str) -> _Kept | None:
+    value, tokens = record.details.get(f"logprob_{at}"), record.details.get(f"tokens_{at}", 1)
+    if not isinstance(value, float | int) or not isinstance(tokens, float | int):
+        return None
+    return _Kept(float(value), int(tokens), len(choice))

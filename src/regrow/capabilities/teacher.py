@@ -40,7 +40,7 @@ def build_pool(
     ``max_sequence_tokens``; ``Pool.dropped`` counts them by reason.
 
     With ``max_examples``, items are answered in their order until so many are kept. ``name``: of the pool (default: the
-    capability's). ``watch`` gets the number of items answered and the speed. ``journal`` keeps
+    capability's). ``watch`` gets the number of items answered and kept, and the speed. ``journal`` keeps
     every answer as it comes; answers that it holds already are not asked again.
     """
     if max_examples is not None and max_examples < 1:
@@ -53,7 +53,16 @@ def build_pool(
         wanted = len(items) if max_examples is None else max_examples - len(kept)
         part = items[at : at + max(wanted, batch_size)]
         for reason, example in _answered(
-            loaded, capability, part, pool_name, max_sequence_tokens, batch_size, watch, journal, before=at
+            loaded,
+            capability,
+            part,
+            pool_name,
+            max_sequence_tokens,
+            batch_size,
+            watch,
+            journal,
+            before=at,
+            kept=len(kept),
         ):
             if example is None:
                 dropped[reason] += 1
@@ -75,8 +84,10 @@ def _answered(
     journal: AnswerJournal | None,
     *,
     before: int,
+    kept: int,
 ) -> list[tuple[str, Example | None]]:
-    """Return an example, or the reason why there is none, for every item."""
+    """Return an example, or the reason why there is none, for every item. ``before`` were answered and ``kept`` of them
+    kept by earlier calls."""
     prompts = [render_chat(loaded.tokenizer, item.messages, add_generation_prompt=True) for item in items]
     # An answer and its end token must fit behind the prompt; more of it need not be written to know that it does not.
     room = [max_sequence_tokens - len(tokenise_prompt(loaded.tokenizer, prompt)) for prompt in prompts]
@@ -86,9 +97,12 @@ def _answered(
     by_item = {at: known for at in fitting if journal is not None and (known := journal.find(requests[at])) is not None}
     open_ = [at for at in fitting if at not in by_item]
     told = before + len(by_item)
+    shows = {at for at, known in by_item.items() if _shows_the_skill(capability, items[at], known)}
 
     def keep(number: int, answer: Answer) -> None:
         by_item[open_[number]] = answer
+        if _shows_the_skill(capability, items[open_[number]], answer):
+            shows.add(open_[number])
         if journal is not None:
             journal.keep(requests[open_[number]], answer)
 
@@ -100,7 +114,7 @@ def _answered(
         on_answer=keep,
         on_progress=None
         if watch is None
-        else lambda done, _, speed: watch.advance(told + done, tokens_per_second=speed),
+        else lambda done, _, speed: watch.advance(told + done, kept=kept + len(shows), tokens_per_second=speed),
     )
     found: list[tuple[str, Example | None]] = []
     for at, item in enumerate(items):
@@ -110,8 +124,12 @@ def _answered(
         elif answer.stopped != "eos":
             full = answer.generated_tokens < capability.max_new_tokens
             found.append((TOO_LONG.format(tokens=max_sequence_tokens) if full else UNFINISHED, None))
-        elif capability.grade(item, answer.text).score < 1:
+        elif at not in shows:
             found.append((WRONG, None))
         else:
             found.append(("", Example(pool_name, item.item_id, prompts[at], answer.text)))
     return found
+
+
+def _shows_the_skill(capability: Capability, item: Item, answer: Answer) -> bool:
+    return answer.stopped == "eos" and capability.grade(item, answer.text).score >= 1

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from regrow.capabilities.benchmarks.subsets import content_id
-from regrow.capabilities.knowledge import ChoiceLikelihood, refuse_undefined
+from regrow.capabilities.knowledge import ChoiceLikelihood, kept_likelihoods, refuse_undefined
 from regrow.capabilities.prompts import CONTEXTS, PLAIN
 from regrow.capabilities.scoring import Benchmark, Kind, mean
 from regrow.data.catalogue import data_set
@@ -66,7 +66,7 @@ class MultipleChoice:
             details={
                 "choice": float(best),
                 "acc_norm": float(best_norm == gold),
-                **{f"logprob_{at}": value for at, value in enumerate(sums)},
+                **kept_likelihoods(likelihoods),
             },
         )
 

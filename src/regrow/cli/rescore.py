@@ -34,9 +34,11 @@ def rescore(
     """
     from rich.table import Table
 
-    from regrow.capabilities.rates import rates_of
+    from regrow.capabilities.rates import rates_of, task_measurements
+    from regrow.capabilities.rescore import own_tasks
     from regrow.capabilities.rescore import rescore as grade_again
     from regrow.capabilities.suites import SUITES, suite
+    from regrow.capabilities.zero_shot import capabilities as task_sets
     from regrow.cli.output import print_json, stdout_console
     from regrow.errors import ConfigError, DataError
     from regrow.records.fingerprint import fingerprint
@@ -44,12 +46,15 @@ def rescore(
     from regrow.records.store import RunFolder, read_evaluation
 
     record, before = read_evaluation(run)
-    if record.suite not in SUITES:
+    own = own_tasks(before) if record.suite == "tasks" else []
+    if record.suite not in SUITES and not own:
         raise DataError(
             f"'{run}' was measured on '{record.suite}', whose rules are not regrow's",
-            hint="measure it again; rescoring knows the suites " + ", ".join(SUITES.names()),
+            hint="measure it again; rescoring knows the suites "
+            + ", ".join(SUITES.names())
+            + " and, of --tasks, the zero-shot sets",
         )
-    capabilities = suite(record.suite, data=data)
+    capabilities = task_sets(data, own) if own else suite(record.suite, data=data)
     result = grade_again(before, capabilities)
     rows: list[dict[str, Any]] = []
     for capability in capabilities:
@@ -74,12 +79,14 @@ def rescore(
         settings = {"rescored": str(run), "before": record.provenance.model_dump(mode="json")}
         asked = {"rescored": str(run), "items": fingerprint([item.model_dump(mode="json") for item in result.items])}
         folder = RunFolder(output)
-        if not folder.finished("evaluation", asked):
-            with folder.claimed("evaluation", asked):
-                kept = [one for one in record.measurements if "." not in one.name]
+        with folder.claimed("evaluation", asked) as finished:
+            if not finished:
+                again = {capability.name for capability in capabilities}
+                kept = [one for one in record.measurements if one.name.split(".")[0] not in again]
+                rates = (task_measurements if record.suite == "tasks" else rates_of)(capabilities, result.items)
                 changed = {
                     "provenance": provenance(settings, seed=record.seed),
-                    "measurements": (*kept, *rates_of(capabilities, result.items)),
+                    "measurements": (*kept, *rates),
                 }
                 folder.write_evaluation(record.model_copy(update=changed), result.items)
     if json:

@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from regrow.data.catalogue import CATALOGUE, DataSet
+from regrow.data.missing import MissingDataSet
 from regrow.data.text import DATA_FOLDER_VARIABLE
 from regrow.errors import DataError
+from regrow.models.hub_reach import hub_is_reachable
 from regrow.records.fingerprint import fingerprint
 
 Row = dict[str, Any]
@@ -104,13 +106,21 @@ def _fetched(data: DataSet, part: str, folder: str | Path | None) -> list[Path]:
     patterns = list(data.parts[part])
     looked = folder or os.environ.get(DATA_FOLDER_VARIABLE)
     try:
-        snapshot = snapshot_download(data.hub_id, repo_type="dataset", revision=data.revision, allow_patterns=patterns)
+        snapshot = snapshot_download(
+            data.hub_id,
+            repo_type="dataset",
+            revision=data.revision,
+            allow_patterns=patterns,
+            local_files_only=not hub_is_reachable(),
+        )
     # huggingface_hub has no one base for what goes wrong on the way: names, rights, network, disk.
     except Exception as error:
-        raise DataError(
-            f"the data set '{data.name}' is not in {f'the data folder {looked}' if looked else 'a data folder'} and "
-            f"cannot be fetched from the hub ({_first_line(error)})",
-            hint=f"where there is a network: {data.fetch_command(part)}; then pass --data DIR",
+        place = f"the data folder {looked}" if looked else "a data folder"
+        why = _first_line(error) if hub_is_reachable() else "it does not answer"
+        raise MissingDataSet(
+            data.name,
+            f"is not in {place} and cannot be fetched from the hub ({why})",
+            data.fetch_command(part),
         ) from error
     # As in a folder: the first layout that is there counts, so that both ways give the same records.
     for pattern in patterns:

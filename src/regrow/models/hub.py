@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from regrow.errors import ModelError
+from regrow.models.hub_reach import hub_is_reachable
 
 # Only data: no pickles (.bin, .pt), no code (.py).
 WANTED_FILES = ("*.safetensors", "*.safetensors.index.json", "*.json", "*.jinja", "*.model", "*.txt")
@@ -17,7 +18,12 @@ def fetch_snapshot(repo: str, *, revision: str | None = None, target: Path | Non
 
     try:
         wanted = list(WANTED_FILES)
-        return Path(snapshot_download(repo, revision=revision, allow_patterns=wanted, local_dir=target))
+        offline = not hub_is_reachable()
+        return Path(
+            snapshot_download(
+                repo, revision=revision, allow_patterns=wanted, local_dir=target, local_files_only=offline
+            )
+        )
     except HFValidationError as error:
         raise ModelError(
             f"'{repo}' is neither a folder, a .gguf file, an embedded model nor a hub id",

@@ -19,6 +19,7 @@ from regrow.errors import ModelError
 from regrow.models.bridges import bridges_of
 from regrow.models.embedded import PREFIX, find_embedded
 from regrow.models.families import anatomy_of
+from regrow.models.freed_memory import keep_freed_memory
 from regrow.models.gguf import folder_of_gguf, read_gguf
 from regrow.models.hub import fetch_snapshot
 from regrow.models.one_key_head import guard_single_key_heads
@@ -75,10 +76,17 @@ def load_model(
 
     ``source``: a hub id, a checkpoint folder, a ``.gguf`` file or ``embedded:NAME``. ``dtype`` is auto, float32,
     bfloat16 or float16; ``device`` auto, cpu, cuda[:n] or mps. Raises ModelError with the remedy for anything that is
-    not a loadable causal language model in safetensors or GGUF form.
+    not a loadable causal language model in safetensors or GGUF form. On a CPU the process keeps freed memory from then
+    on (models/freed_memory.py).
     """
-    name = str(source)
     place = choose_device(device)
+    loaded = _load(str(source), dtype, place, revision)
+    if place.type == "cpu":
+        keep_freed_memory()  # not before: what loading needs for a moment goes back to the system
+    return loaded
+
+
+def _load(name: str, dtype: str, place: torch.device, revision: str | None) -> LoadedModel:
     folder, sha256, gguf = _locate(name, revision)
     if gguf is not None and folder is None:
         chosen = choose_dtype(dtype, place, 8 * gguf.stat().st_size)

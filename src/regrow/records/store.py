@@ -74,16 +74,17 @@ class RunFolder:
         return done
 
     @contextmanager
-    def claimed(self, kind: str, asked: dict[str, Any]) -> Iterator[None]:
-        """Hold the folder (see :meth:`held`) and take it for this request while the block runs.
+    def claimed(self, kind: str, asked: dict[str, Any]) -> Iterator[bool]:
+        """Hold the folder (see :meth:`held`) and take it for this request while the block runs; yields whether the
+        request is finished already, perhaps by a process that held the folder before.
 
         When the block refuses the request before any work was kept, the claim is taken back, so that the corrected
         request finds the folder free.
         """
         with self.held():
-            self.claim(kind, asked)
+            done = self.claim(kind, asked)
             try:
-                yield
+                yield done
             except Exception:
                 self._release()
                 raise

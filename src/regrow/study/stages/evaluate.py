@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from regrow.capabilities.evaluate import chosen_items
 from regrow.capabilities.evaluate import evaluate as measure
 from regrow.capabilities.suites import suite
 from regrow.data.chat import chat_format_of
+from regrow.data.missing import read_all
 from regrow.data.text import read_text
 from regrow.errors import ConfigError, did_you_mean
 from regrow.models.families import blocks_of, parameter_count
@@ -118,10 +120,10 @@ def _asked_beside(chosen: list[Capability], spec: EvalSpec, engine: str) -> dict
     """Return what else identifies a request. The embedded items are part of the program; others are told by content."""
     beside: dict[str, Any] = {}
     if spec.suite != "mini":
-        found = {
-            capability.name: chosen_items(capability, spec.split, spec.items, spec.seed)  # type: ignore[arg-type]
+        found = read_all(
+            (capability.name, partial(chosen_items, capability, spec.split, spec.items, spec.seed))  # type: ignore[arg-type]
             for capability in chosen
-        }
+        )
         for name, items in found.items():
             if not items:
                 raise ConfigError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -12,6 +13,7 @@ from regrow.capabilities.cost_meter import CostMeter
 from regrow.capabilities.pool_prompts import PoolPrompts
 from regrow.capabilities.suites import healing_suite
 from regrow.capabilities.teacher import build_pool
+from regrow.data.missing import read_all
 from regrow.data.pools import Pool, load_pool, save_pool
 from regrow.errors import DataError, StudyError
 from regrow.models.cache import cache_folder
@@ -56,11 +58,9 @@ def pools_of(
     for both, before anything is answered. ``only`` names the pools wanted (default: all of the suite); with ``counted``
     a pool that was made for another number of examples is remarked on.
     """
-    prompts = {
-        capability.name: (capability, list(capability.items("heal")))
-        for capability in healing_suite(suite_name, data=data)
-        if only is None or capability.name in only
-    }
+    wanted = [each for each in healing_suite(suite_name, data=data) if only is None or each.name in only]
+    asked_of = read_all((each.name, partial(each.items, "heal")) for each in wanted)
+    prompts = {each.name: (each, list(asked_of[each.name])) for each in wanted}
     asked = fingerprint(
         {
             "weights": weights_sha256,

@@ -4,13 +4,16 @@ data where there is some, any other task through the harness."""
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
 
 from regrow.capabilities.evaluate import Evaluation
 from regrow.capabilities.evaluate import evaluate as measure
+from regrow.capabilities.rates import task_measurements
 from regrow.capabilities.wikitext import article_perplexity
 from regrow.capabilities.zero_shot import TASKS, capabilities
 from regrow.data.chat import chat_format_of
+from regrow.data.missing import read_all
 from regrow.data.text import open_text
 from regrow.errors import ConfigError
 from regrow.models.families import blocks_of
@@ -71,7 +74,7 @@ def evaluate_tasks(
         known_tasks(others, definitions)
         watch.end(", ".join(others))
     sets = capabilities(data, own)
-    content = items_content({each.name: list(each.items("test")) for each in sets})
+    content = items_content(read_all((each.name, partial(each.items, "test")) for each in sets))
     articles = list(open_text("wikitext2:test", data_dir=data).documents()) if WIKITEXT in own else []
     watch.begin(f"reading {source}")
     asked = {
@@ -91,8 +94,9 @@ def evaluate_tasks(
     watch.begin(f"loading {source}")
     loaded = load_model(source, dtype=dtype, device=device)
     watch.end(f"{len(blocks_of(loaded.model))} blocks")
-    with folder.claimed("evaluation", asked):
-        there = found_evaluation(folder, asked, watch)  # by another process, while the model was loaded
+    with folder.claimed("evaluation", asked) as finished:
+        # By another process, while the model was loaded.
+        there = found_evaluation(folder, asked, watch) if finished else None
         if there is not None:
             return there
         parts: list[Evaluation] = []
@@ -106,14 +110,7 @@ def evaluate_tasks(
                 on_finished=folder.write_partial,
                 on_part=folder.write_partial,
             )
-            numbers = tuple(
-                Measurement(name=f"{each.name}.{metric}", value=value)
-                for each in sets
-                for metric, value in each.summarise(
-                    [item for item in measured.items if item.capability == each.name]
-                ).items()
-                if metric != "score"
-            )
+            numbers = task_measurements(sets, measured.items)
             parts.append(Evaluation(measured.items, numbers, measured.cost))
         if articles:
             parts.append(_wikitext(loaded, articles[: spec.items], watch))
