@@ -78,6 +78,8 @@ def test_faults_are_tried_twice_and_reported_and_the_rest_goes_on(
     faults = ["killed", "hungry", "gpu", "wrong", "once"]
     if engine_spec.name == "serial":
         faults.remove("killed")  # its worker is the runner
+    if engine_spec.name in ("ray", "slurm"):
+        faults = ["killed", "wrong", "once"]  # what a worker says of itself is the same everywhere; each costs minutes
     folder = tmp_path / "study"
     steps = begin(folder, tiny_spec(model, **faulty(model, *faults)))
     cuts = {step.family: step.id for step in steps if step.kind == "prune"}

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from regrow.errors import ConfigError, did_you_mean
 from regrow.protocols import Capability
+from regrow.records.specs import EvalSpec
 from regrow.registry import Registry
 
 MakesSuite = Callable[..., list[Capability]]
@@ -49,6 +50,20 @@ def suite(name: str, only: Sequence[str] | None = None, *, data: Path | None = N
     if not only:
         raise ConfigError("no capability was asked for", hint=did_you_mean("", [each.name for each in found]))
     return [capability for capability in found if capability.name in only]
+
+
+def chosen_capabilities(spec: EvalSpec, data: Path | None = None) -> list[Capability]:
+    """Return the capabilities of a suite that a spec asks for, in the suite's order. Unknown names are refused."""
+    if spec.split not in ("dev", "test"):
+        raise ConfigError(f"unknown split '{spec.split}'", hint=did_you_mean(spec.split, ["dev", "test"]))
+    there = suite(spec.suite, data=data)
+    if spec.capabilities is None:
+        return there
+    names = [capability.name for capability in there]
+    for name in spec.capabilities:
+        if name not in names:
+            raise ConfigError(f"unknown capability '{name}'", hint=did_you_mean(name, names))
+    return [capability for capability in there if capability.name in spec.capabilities]
 
 
 HEALING_SUITES: Registry[MakesSuite] = Registry("suite", entry_point_group="regrow.healing_suites")

@@ -57,6 +57,7 @@ def evaluate(
         A hub id, a checkpoint folder, a .gguf file or embedded:smollm2-135m; with --engine openai the name of the
         model that the endpoint serves.
     """
+    from regrow.capabilities.suites import chosen_capabilities
     from regrow.cli.options import merged, one_of
     from regrow.cli.output import print_json, stdout_console, watcher
     from regrow.errors import ConfigError
@@ -93,6 +94,8 @@ def evaluate(
     asked = merged(EvalSpec, spec, given)
     if asked.suite != "tasks" and (few_shot is not None or chat):
         raise ConfigError("--few-shot and --chat belong to --tasks", hint="name tasks: --tasks gsm8k --few-shot 5")
+    if asked.suite != "tasks":
+        chosen_capabilities(asked, data)  # a wrong name is refused before anything heavy is imported
     watch = watcher(quiet)
     if asked.suite == "tasks":
         from regrow.study.stages.tasks import evaluate_tasks

@@ -10,7 +10,7 @@ from typing import Any
 from regrow.capabilities.engines.contract import Engine
 from regrow.capabilities.evaluate import chosen_items
 from regrow.capabilities.evaluate import evaluate as measure
-from regrow.capabilities.suites import suite
+from regrow.capabilities.suites import chosen_capabilities
 from regrow.data.chat import chat_format_of
 from regrow.data.missing import read_all
 from regrow.data.text import read_text
@@ -170,20 +170,6 @@ def _engine(name: str, endpoint: str | None, source: str, dtype: str) -> Engine 
 def served_facts(source: str, engine: str) -> ModelCardFacts:
     """Return what is known of a model that another program runs: its name."""
     return ModelCardFacts(source=source, architecture=f"served ({engine})", blocks=0, parameters=0, dtype="unknown")
-
-
-def chosen_capabilities(spec: EvalSpec, data: Path | None = None) -> list[Capability]:
-    """Return the capabilities of a suite that a spec asks for, in the suite's order. Unknown names are refused."""
-    if spec.split not in ("dev", "test"):
-        raise ConfigError(f"unknown split '{spec.split}'", hint=did_you_mean(spec.split, ["dev", "test"]))
-    there = suite(spec.suite, data=data)
-    if spec.capabilities is None:
-        return there
-    names = [capability.name for capability in there]
-    for name in spec.capabilities:
-        if name not in names:
-            raise ConfigError(f"unknown capability '{name}'", hint=did_you_mean(name, names))
-    return [capability for capability in there if capability.name in spec.capabilities]
 
 
 def stage_of(loaded: LoadedModel) -> Stage:
