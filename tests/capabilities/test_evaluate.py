@@ -269,17 +269,18 @@ def test_smollm2_on_the_mini_suite_with_and_without_early_leave(smollm2: LoadedM
 def test_smollm2_on_the_full_suite_with_and_without_early_leave(smollm2: LoadedModel, shared_data: Path) -> None:
     from regrow.capabilities.suites import suite
 
-    sets = suite("full", ["structured_output", "safety"], data=shared_data)
+    pytest.importorskip("lm_eval")
+    sets = suite("full", data=shared_data)
     for each in sets:
-        each.max_new_tokens = min(each.max_new_tokens, 128)
+        each.max_new_tokens = min(each.max_new_tokens, 96)
     spec = EvalSpec(items=3, perplexity=False)
     fast = evaluate(smollm2, sets, spec)
     slow = evaluate(smollm2, sets, spec.model_copy(update={"fast_stop": False}))
-    assert len(fast.items) == 6
+    assert len(fast.items) == 18
     assert [(item.score, item.parsed) for item in fast.items] == [(item.score, item.parsed) for item in slow.items]
     for early, whole in zip(fast.items, slow.items, strict=True):
         assert whole.response.startswith(early.response) or early.details["stopped"] == "decided"
-    left = [item for item in fast.items if item.details["stopped"] == "decided"]
+    left = [item for item in fast.items if item.details.get("stopped") == "decided"]
     assert left and fast.cost.generated_tokens < slow.cost.generated_tokens
 
 

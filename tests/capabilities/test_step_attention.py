@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import subprocess
 import sys
 
 import pytest
@@ -98,3 +99,15 @@ def test_the_threads_are_those_of_pytorch() -> None:
             assert pool.library.omp_get_max_threads() == count
     finally:
         torch.set_num_threads(before)
+
+
+def test_another_openmp_library_in_the_process_changes_nothing() -> None:
+    pytest.importorskip("sklearn")
+    program = (
+        "import sklearn.metrics, torch\n"
+        "from regrow.capabilities.step_attention import step_attention\n"
+        "states = torch.ones(2, 1, 3, 8)\n"
+        "out, _ = step_attention()(states[:, :, :1], states, states, torch.tensor([0, 1]), torch.tensor([3, 2]), 1.0)\n"
+        "assert torch.equal(out, states[:, :, :1])\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -89,6 +89,12 @@ def test_without_folder_and_network_the_command_is_named(tmp_path: Path, monkeyp
     assert "hf download Paul/XSTest" in str(caught.value.hint)
 
 
+@pytest.mark.parametrize(("name", "mark"), [("a.csv", ","), ("a.csv", ";"), ("a.tsv", "\t"), ("a.csv", "\t")])
+def test_tables_are_read_by_what_stands_between_their_columns(name: str, mark: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(f'response{mark}refused\n"One, two; three\tfour"{mark}no\n')
+    assert read_rows(tmp_path / name) == [{"response": "One, two; three\tfour", "refused": "no"}]
+
+
 def test_all_that_is_missing_is_named_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     (tmp_path / "gsm8k").mkdir()

@@ -1,7 +1,7 @@
 """Compiled code on the threads that PyTorch keeps for its own operators.
 
 PyTorch's threads go on turning for a while after an operator, waiting for the next one. A second pool would have to
-share the cores with them, so compiled code is handed to the same pool: that of the GNU OpenMP library PyTorch runs on.
+share the cores with them, so compiled code is handed to the same pool, by GNU OpenMP's entry point (GOMP_parallel).
 """
 
 from __future__ import annotations
@@ -30,22 +30,24 @@ class ThreadPool(NamedTuple):
 
 @cache
 def torch_threads() -> ThreadPool | None:
-    """Return PyTorch's pool; None where it runs on another library (macOS, Windows, some builds)."""
+    """Return PyTorch's pool; None where it does not run on such a library (macOS, Windows, some builds).
+
+    A process may hold several OpenMP libraries (scikit-learn brings one): the functions are looked up as PyTorch's own
+    library finds them, and must know the number of threads that PyTorch was told.
+    """
     if not sys.platform.startswith("linux") or "OpenMP" not in torch.__config__.parallel_info():
         return None
     try:
-        lines = Path("/proc/self/maps").read_text().splitlines()
-        (path,) = {name for line in lines if "libgomp" in Path(name := line.split(maxsplit=5)[-1]).name}
-        library = ctypes.CDLL(path)
+        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
         number, count = (
             ctypes.cast(function, ctypes.c_void_p).value
             for function in (library.omp_get_thread_num, library.omp_get_num_threads)
         )
-    except (OSError, ValueError, AttributeError):
-        # Two such libraries in one process: which of them is PyTorch's cannot be told.
+        library.GOMP_parallel.restype = None
+        library.GOMP_parallel.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
+        most = library.omp_get_max_threads()
+    except (OSError, AttributeError):
         return None
-    if number is None or count is None or any("libiomp" in line or "libomp" in line for line in lines):
+    if number is None or count is None or most != torch.get_num_threads():
         return None
-    library.GOMP_parallel.restype = None
-    library.GOMP_parallel.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
     return ThreadPool(library, number, count)

@@ -1,6 +1,7 @@
 """Records of a data set, read from a local data folder or fetched from the hub: a list of plain dictionaries.
 
-JSON Lines (also under the name .json), one JSON list, CSV and parquet are read. A fault names the file and the line.
+JSON Lines (also under the name .json), one JSON list, CSV (commas, semicolons or tabs) and parquet are read. A fault names
+the file and the line.
 """
 
 from __future__ import annotations
@@ -145,7 +146,7 @@ def read_rows(path: Path, *, again: str = "") -> list[Row]:
         raise DataError(f"'{path}' is not UTF-8 text (byte {error.start})", hint=hint) from error
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"'{path}' cannot be read: {error}", hint=hint) from error
-    if path.name.removesuffix(".gz").endswith(".csv"):
+    if path.name.removesuffix(".gz").endswith((".csv", ".tsv")):
         return _table(text, path, hint)
     if text.lstrip().startswith("["):
         return _list(text, path, hint)
@@ -154,10 +155,12 @@ def read_rows(path: Path, *, again: str = "") -> list[Row]:
 
 def _table(text: str, path: Path, hint: str) -> list[Row]:
     csv.field_size_limit(max(csv.field_size_limit(), len(text)))
+    # What stands most often between the names of the columns; a spreadsheet of another language writes semicolons.
+    mark = max(",;\t", key=text.partition("\n")[0].count)
     try:
-        return [dict(row) for row in csv.DictReader(io.StringIO(text, newline=""), strict=True)]
+        return [dict(row) for row in csv.DictReader(io.StringIO(text, newline=""), strict=True, delimiter=mark)]
     except csv.Error as error:
-        raise DataError(f"'{path}' is not a table of comma-separated values: {error}", hint=hint) from error
+        raise DataError(f"'{path}' is not a table of separated values ({mark!r}): {error}", hint=hint) from error
 
 
 def _parquet(path: Path) -> list[Row]:
