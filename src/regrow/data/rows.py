@@ -1,7 +1,7 @@
 """Records of a data set, read from a local data folder or fetched from the hub: a list of plain dictionaries.
 
-JSON Lines (also under the name .json), one JSON list, CSV (commas, semicolons or tabs) and parquet are read. A fault names
-the file and the line.
+JSON Lines (also under the name .json), one JSON list, CSV (commas, semicolons or tabs) and parquet are read. A fault
+names the file and the line.
 """
 
 from __future__ import annotations
