@@ -123,8 +123,22 @@ def test_likelihoods_are_kept_for_another_rule(
     record = ItemScore.model_validate_json(record.model_dump_json())
     found = rescore([record], [Benchmark(mended, lambda split: [asked], max_new_tokens=0)])
     assert before.score == 0 and [item.score for item in found.items] == [1] and len(found.changed) == 1
+    assert found.items[0].response == choices[1]
     same = rescore([record], [Benchmark(measured, lambda split: [asked], max_new_tokens=0)])
     assert not same.changed and same.items[0].details == record.details
+
+
+def test_another_question_under_the_same_id_is_not_graded() -> None:
+    record = evaluate(loaded_toy(), [HasSign("~")], SPEC.model_copy(update={"perplexity": False})).items
+    other = [
+        each.model_copy(update={"details": {**each.details, "question": "Another one."}}) if at == 3 else each
+        for at, each in enumerate(record)
+    ]
+    found = rescore(other, [HasSign("".join(each.response for each in record))])
+    assert found.untouched == {"has_sign": 1} and found.items[3] == other[3]
+    assert {before.item_id for before, _ in found.changed} <= {each.item_id for each in record} - {other[3].item_id}
+    with pytest.raises(DataError, match="none of the"):
+        rescore([other[3]], [HasSign("~")])
 
 
 def test_records_of_another_suite_are_refused() -> None:

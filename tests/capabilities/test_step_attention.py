@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -85,6 +87,7 @@ def test_it_takes_float32_on_the_processor_only() -> None:
     assert not suits(states, states.bfloat16(), states.bfloat16())
     assert not suits(states.double(), states.double(), states.double())
     assert not suits(states, states, torch.zeros(1, 1, 1, 3))
+    assert not suits(states, *[torch.zeros(1, 1, 2, 8)[..., ::2]] * 2)
     assert not suits(states, states.to("meta"), states.to("meta"))
 
 
@@ -111,3 +114,22 @@ def test_another_openmp_library_in_the_process_changes_nothing() -> None:
         "assert torch.equal(out, states[:, :, :1])\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_damaged_cache_of_compiled_code_costs_speed_only(tmp_path: Path) -> None:
+    program = "from regrow.capabilities.step_attention import step_attention as a; print(a() is not None)"
+
+    def compiled() -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout.strip()
+
+    assert compiled() == "True"
+    for file in tmp_path.rglob("*.nbi"):
+        file.write_bytes(b"")
+    assert compiled() == "False"

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import polars
+import polars as pl
 import pytest
+from huggingface_hub import constants
 
 from regrow.data.catalogue import CATALOGUE, data_set
-from regrow.data.missing import read_all
+from regrow.data.missing import MissingDataSet, read_all
 from regrow.data.rows import local_files, need, read_part, read_rows
 from regrow.errors import ConfigError, DataError
 
@@ -93,6 +95,35 @@ def test_without_folder_and_network_the_command_is_named(tmp_path: Path, monkeyp
 def test_tables_are_read_by_what_stands_between_their_columns(name: str, mark: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(f'response{mark}refused\n"One, two; three\tfour"{mark}no\n')
     assert read_rows(tmp_path / name) == [{"response": "One, two; three\tfour", "refused": "no"}]
+
+
+def test_a_part_of_the_files_is_not_taken_for_all(tmp_path: Path) -> None:
+    place = tmp_path / "gsm8k" / "main"
+    place.mkdir(parents=True)
+    row = pl.DataFrame([{"question": "1 + 1?", "answer": "#### 2"}])
+    row.write_parquet(place / "test-00001-of-00002.parquet")
+    with pytest.raises(DataError, match="holds 1 of the 2 files") as caught:
+        read_part(data_set("gsm8k"), "test", tmp_path)
+    assert "hf download openai/gsm8k" in str(caught.value.hint)
+    row.write_parquet(place / "test-00000-of-00002.parquet")
+    assert len(read_part(data_set("gsm8k"), "test", tmp_path).rows) == 2
+
+
+def test_a_cache_without_the_part_is_a_missing_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gsm8k = data_set("gsm8k")
+    snapshot = tmp_path / "datasets--openai--gsm8k" / "snapshots" / gsm8k.revision / "main"
+    snapshot.mkdir(parents=True)
+    pl.DataFrame([{"question": "1 + 1?", "answer": "#### 2"}]).write_parquet(snapshot / "train-00000-of-00001.parquet")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.delenv("REGROW_DATA", raising=False)
+    assert len(read_part(gsm8k, "train").rows) == 1
+    with pytest.raises(MissingDataSet, match="only partly in the hub's cache"):
+        read_part(gsm8k, "test")
+
+
+def test_the_files_that_belong_together_are_fetched_together() -> None:
+    assert data_set("bfcl").fetch_command("simple").count("--include") == 4
+    assert data_set("gsm8k").fetch_command("test").count("--include") == 1
 
 
 def test_all_that_is_missing_is_named_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,15 +10,16 @@ from regrow.capabilities.zero_shot import TASKS
 from regrow.errors import DataError
 from regrow.protocols import Capability, Item
 from regrow.records.results import ItemScore
+from regrow.records.storable import storable
 
 
 @dataclass(frozen=True)
 class Rescored:
     """``items`` with their new grades, in the old order; ``changed`` are those whose score is another one, before.
 
-    ``untouched`` counts, by capability, items that the suite no longer holds or that are no questions (windows of
-    text). ``cut_short`` are ids of answers that were left early because their grade was settled under the old rule, and
-    whose grade is not settled under the new one: measure those again.
+    ``untouched`` counts, by capability, items that the suite no longer holds, or holds with another question under the
+    same id, or that are no questions (windows of text). ``cut_short`` are ids of answers that were left early because
+    their grade was settled under the old rule, and whose grade is not settled under the new one: measure those again.
     """
 
     items: tuple[ItemScore, ...]
@@ -41,6 +42,8 @@ def rescore(records: Sequence[ItemScore], suite: Sequence[Capability]) -> Rescor
         if capability is not None and key not in items:
             items[key] = {item.item_id: item for item in capability.items(record.split)}
         item = items.get(key, {}).get(record.item_id)
+        if item is not None and not _same_question(record, item):
+            item = None
         never_asked = record.generated_tokens == 0 and "stopped" not in record.details and "fault" in record.details
         if capability is None or item is None or never_asked:
             untouched[record.capability] = untouched.get(record.capability, 0) + 1
@@ -59,6 +62,13 @@ def rescore(records: Sequence[ItemScore], suite: Sequence[Capability]) -> Rescor
             hint="pass the same --data folder that the run was measured with",
         )
     return Rescored(tuple(found), tuple(changed), untouched, tuple(cut_short))
+
+
+def _same_question(record: ItemScore, item: Item) -> bool:
+    """Return whether a record is of this question: data sets number their items, and another copy of one may give the
+    same number to another text."""
+    asked = record.details.get("question")
+    return asked is None or asked == storable(str(item.messages[-1]["content"]))
 
 
 def own_tasks(records: Sequence[ItemScore]) -> list[str]:
@@ -93,7 +103,11 @@ def _chosen_again(record: ItemScore, capability: Capability, item: Item) -> Item
     known = [each for each in kept if each is not None]
     if rule is not None and known and len(known) == len(kept):
         grade = rule(item, known)
-        return record.model_copy(update={"score": grade.score, "details": {**record.details, **grade.details}})
+        chosen = grade.details.get("choice")
+        response = item.choices[int(chosen)] if isinstance(chosen, float | int) else record.response
+        return record.model_copy(
+            update={"score": grade.score, "response": response, "details": {**record.details, **grade.details}}
+        )
     choice = record.details.get("choice")
     if not isinstance(choice, float | int) or not isinstance(item.gold, dict):
         return record

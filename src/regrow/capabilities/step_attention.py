@@ -62,13 +62,18 @@ def step_attention() -> StepAttention | None:
         return None
     try:
         from regrow.capabilities.step_kernel import ARGUMENTS, kernel
-    except (ImportError, OSError, RuntimeError):
+    # No numba, no folder for what it compiles, a damaged file in that folder: each has an error of its own, and
+    # PyTorch's kernel gives the same answers.
+    except Exception:
         return None
     return StepAttention(pool, kernel, ARGUMENTS)
 
 
 def suits(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> bool:
     """Return whether the compiled attention reads tensors of this kind."""
-    return keys.shape == values.shape and all(
-        each.device.type == "cpu" and each.dtype == torch.float32 for each in (query, keys, values)
+    return (
+        keys.shape == values.shape
+        and all(each.device.type == "cpu" and each.dtype == torch.float32 for each in (query, keys, values))
+        and keys.is_contiguous()
+        and values.is_contiguous()
     )

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from regrow.capabilities.scoring import Kind, mean
+from regrow.data.missing import MissingDataSet
 from regrow.data.text import DATA_FOLDER_VARIABLE
 from regrow.errors import DataError
 from regrow.protocols import Grade, Item
@@ -137,9 +138,10 @@ def _checkers(nltk_data: Path | None) -> Any:
     except ImportError as error:
         raise DataError(f"IFEval's checkers need another package ({error.name})", hint=INSTALL) from error
     except LookupError as error:
-        raise DataError(
-            "the sentence splitter's data (nltk punkt_tab) is missing",
-            hint="python -m nltk.downloader punkt_tab, or set NLTK_DATA to the folder that holds it",
+        raise MissingDataSet(
+            "nltk punkt_tab",
+            "is missing (it splits sentences for IFEval)",
+            "python -m nltk.downloader punkt_tab, or set NLTK_DATA to the folder that holds it",
         ) from error
     DetectorFactory.seed = 0
     # It reports every text whose language cannot be told, whole, on the terminal.

@@ -16,7 +16,7 @@ from regrow.errors import ConfigError, did_you_mean
 class DataSet:
     """One data set. ``parts`` maps a part (a split, or a named file) to file patterns, tried in order; the first that
     matches anything is read. The pattern of the hub's layout comes last: it is what is fetched. Without a ``hub_id``
-    the set is known in local folders only."""
+    the set is known in local folders only. The parts of one that is read ``together`` are fetched together."""
 
     name: str
     hub_id: str
@@ -24,6 +24,7 @@ class DataSet:
     licence: str
     parts: Mapping[str, tuple[str, ...]]
     folders: tuple[str, ...] = field(default=())
+    together: bool = False
 
     @property
     def places(self) -> tuple[str, ...]:
@@ -34,10 +35,11 @@ class DataSet:
 
     def fetch_command(self, part: str) -> str:
         """Return the command that puts a part's files where ``--data DIR`` finds them."""
-        wanted = self.parts[part][-1]
+        wanted = [self.parts[each][-1] for each in (self.parts if self.together else (part,))]
         return (
             f"hf download {self.hub_id} --repo-type dataset --revision {self.revision} "
-            f"--include '{wanted}' --local-dir DIR/{self.name}"
+            + "".join(f"--include '{pattern}' " for pattern in wanted)
+            + f"--local-dir DIR/{self.name}"
         )
 
 
@@ -69,6 +71,7 @@ CATALOGUE: dict[str, DataSet] = {
                 for folder in ("", "possible_answer/")
                 for name in ("simple", "multiple")
             },
+            together=True,
         ),
         DataSet(
             "ifeval",

@@ -33,9 +33,12 @@ def read_all(readers: Iterable[tuple[str, Callable[[], T]]]) -> dict[str, T]:
     if len(missing) == 1:
         raise next(iter(missing.values()))
     if missing:
-        first = next(iter(missing.values()))
+        by_reason: dict[str, list[str]] = {}
+        for error in missing.values():
+            by_reason.setdefault(error.why, []).append(error.name)
         raise DataError(
-            f"{len(missing)} data sets are missing: {', '.join(missing)}; each {first.why}",
+            f"{len(missing)} data sets are missing: "
+            + "; ".join(f"{', '.join(names)} {'each ' if names[1:] else ''}{why}" for why, names in by_reason.items()),
             hint="where there is a network:\n  "
             + "\n  ".join(each.command for each in missing.values())
             + "\nthen pass --data DIR; or name what is there with --capabilities, or --suite mini, which needs no data",

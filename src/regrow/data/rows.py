@@ -11,6 +11,7 @@ import gzip
 import io
 import json
 import os
+import re
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -81,7 +82,7 @@ def local_files(data: DataSet, part: str, folder: str | Path | None = None) -> l
         for pattern in data.parts[part]:
             files = sorted(place.glob(pattern))
             if files:
-                return files
+                return whole(files, data.fetch_command(part))
     if there:
         raise DataError(
             f"'{there[0]}' holds no '{part}' of {data.hub_id} (looked for {', '.join(data.parts[part])})",
@@ -89,6 +90,20 @@ def local_files(data: DataSet, part: str, folder: str | Path | None = None) -> l
         )
     _refuse_one_too_deep(root)
     return []
+
+
+def whole(files: list[Path], command: str) -> list[Path]:
+    """Return ``files``; raise DataError when their names (...-00000-of-00002.parquet) say that some are missing."""
+    numbered = [found for file in files if (found := re.search(r"-(\d+)-of-(\d+)\.", file.name))]
+    if numbered:
+        wanted = int(numbered[0][2])
+        there = {int(each[1]) for each in numbered}
+        if len(there) < wanted:
+            raise DataError(
+                f"'{files[0].parent}' holds {len(there)} of the {wanted} files {files[0].name} belongs to",
+                hint=f"fetch them again: {command}",
+            )
+    return files
 
 
 def _refuse_one_too_deep(root: Path) -> None:
@@ -127,7 +142,13 @@ def _fetched(data: DataSet, part: str, folder: str | Path | None) -> list[Path]:
     for pattern in patterns:
         files = sorted(Path(snapshot).glob(pattern))
         if files:
-            return files
+            return whole(files, data.fetch_command(part))
+    if not hub_is_reachable():
+        raise MissingDataSet(
+            data.name,
+            "is only partly in the hub's cache, and the hub does not answer",
+            data.fetch_command(part),
+        )
     raise DataError(
         f"{data.hub_id} at {data.revision[:12]} has no file '{' or '.join(patterns)}'",
         hint=f"download the data set by hand into DIR/{data.name} and pass --data DIR",

@@ -152,10 +152,17 @@ class RunRecord(Frozen):
     provenance: Provenance
 
 
+PACKAGES = (
+    *("torch", "transformers", "peft", "tokenizers", "safetensors", "numpy", "numba"),
+    *("lm_eval", "jsonschema_rs", "nltk", "langdetect"),
+)
+"""What computes and what grades: their versions belong to a result."""
+
+
 def provenance(settings: dict[str, Any] | None = None, *, seed: int | None = None) -> Provenance:
     """Return the provenance of a result made now, by this process, under ``settings`` (JSON-like)."""
     found: dict[str, str] = {}
-    for package in ("torch", "transformers", "peft", "tokenizers", "safetensors", "numpy"):
+    for package in PACKAGES:
         try:
             found[package] = version(package)
         except PackageNotFoundError:

@@ -29,10 +29,10 @@ def items(folder: Path | None) -> dict[Split, list[Item]]:
         need_text(row, ("question", "subject"), read.where(number))
         answer, choices = _answer(row["answer"]), row["choices"]
         four = isinstance(choices, list) and len(choices) == len(LETTERS)
-        if not four or answer is None or any(choice is None or choice == "" for choice in choices):
+        if not four or answer is None or not all(isinstance(each, str) and each.strip() for each in choices):
             raise DataError(
                 f"{read.where(number)} has the choices {str(choices)[:60]!r} and the answer {row['answer']!r}",
-                hint="four choices and an answer 0-3 are expected; correct or delete the record",
+                hint="four texts to choose from and an answer 0-3 are expected; correct or delete the record",
             )
         identity = content_id(f"mmlu-{row['subject']}", row["question"], list(choices))
         if identity in rows and rows[identity]["answer"] != answer:
