@@ -123,7 +123,8 @@ def rescore(
     for name, count in result.untouched.items():
         if name in {row["capability"] for row in rows}:
             print(
-                f"{count} items of {name} were never asked or are not in this suite, or with another question; they kept their score"
+                f"{count} items of {name} were never asked, or are not in this suite or with another question; they "
+                "kept their score"
             )
     if output is None:
         print("nothing was written; -o DIR writes the regraded evaluation")

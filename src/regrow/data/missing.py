@@ -34,8 +34,8 @@ def read_all(readers: Iterable[tuple[str, Callable[[], T]]]) -> dict[str, T]:
         raise next(iter(missing.values()))
     if missing:
         by_reason: dict[str, list[str]] = {}
-        for error in missing.values():
-            by_reason.setdefault(error.why, []).append(error.name)
+        for each in missing.values():
+            by_reason.setdefault(each.why, []).append(each.name)
         raise DataError(
             f"{len(missing)} data sets are missing: "
             + "; ".join(f"{', '.join(names)} {'each ' if names[1:] else ''}{why}" for why, names in by_reason.items()),
