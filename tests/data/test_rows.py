@@ -141,6 +141,8 @@ def test_all_that_is_missing_is_named_at_once(tmp_path: Path, monkeypatch: pytes
     assert hint.count("hf download") == 2 and "hf download cais/mmlu" in hint and "--capabilities" in hint
     with pytest.raises(DataError, match="the data set 'mmlu' is not in"):
         read_all(readers("gsm8k", "mmlu"))
+    with pytest.raises(DataError, match="2 data sets are missing: mmlu, xstest"):
+        read_all([*readers("mmlu"), ("both", lambda: read_all(readers("xstest", "mmlu")))])
     assert len(read_all(readers("gsm8k"))["gsm8k"].rows) == 1
     (tmp_path / "gsm8k" / "test.jsonl").write_text('{"question')
     with pytest.raises(DataError, match="cut in the middle"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from regrow.errors import DataError
@@ -20,9 +20,26 @@ class MissingDataSet(DataError):
         self.name, self.why, self.command = name, why, command
 
 
+class MissingDataSets(DataError):
+    """Several are missing."""
+
+    def __init__(self, missing: Sequence[MissingDataSet]) -> None:
+        by_reason: dict[str, list[str]] = {}
+        for each in missing:
+            by_reason.setdefault(each.why, []).append(each.name)
+        super().__init__(
+            f"{len(missing)} data sets are missing: "
+            + "; ".join(f"{', '.join(names)} {'each ' if names[1:] else ''}{why}" for why, names in by_reason.items()),
+            hint="where there is a network:\n  "
+            + "\n  ".join(each.command for each in missing)
+            + "\nthen pass --data DIR; or name what is there with --capabilities, or --suite mini, which needs no data",
+        )
+        self.missing = tuple(missing)
+
+
 def read_all(readers: Iterable[tuple[str, Callable[[], T]]]) -> dict[str, T]:
-    """Return what each reader returns, by its name. Raises DataError that names every missing data set, not only the
-    first; any other fault is raised as it comes."""
+    """Return what each reader returns, by its name. Raises MissingDataSets that names every one, not only the first
+    (MissingDataSet for a single one); any other fault is raised as it comes."""
     found: dict[str, T] = {}
     missing: dict[str, MissingDataSet] = {}
     for name, read in readers:
@@ -30,17 +47,11 @@ def read_all(readers: Iterable[tuple[str, Callable[[], T]]]) -> dict[str, T]:
             found[name] = read()
         except MissingDataSet as error:
             missing.setdefault(error.name, error)
+        except MissingDataSets as error:
+            for each in error.missing:
+                missing.setdefault(each.name, each)
     if len(missing) == 1:
         raise next(iter(missing.values()))
     if missing:
-        by_reason: dict[str, list[str]] = {}
-        for each in missing.values():
-            by_reason.setdefault(each.why, []).append(each.name)
-        raise DataError(
-            f"{len(missing)} data sets are missing: "
-            + "; ".join(f"{', '.join(names)} {'each ' if names[1:] else ''}{why}" for why, names in by_reason.items()),
-            hint="where there is a network:\n  "
-            + "\n  ".join(each.command for each in missing.values())
-            + "\nthen pass --data DIR; or name what is there with --capabilities, or --suite mini, which needs no data",
-        )
+        raise MissingDataSets(list(missing.values()))
     return found

@@ -7,6 +7,7 @@ dev and test splits are each module's SIZES. Small models score near zero on sev
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from regrow.capabilities.benchmarks import (
@@ -24,6 +25,7 @@ from regrow.capabilities.safety import SafetyRefusal
 from regrow.capabilities.scoring import Benchmark
 from regrow.capabilities.structured_output import StructuredOutput
 from regrow.capabilities.verified_instructions import VerifiedInstructions
+from regrow.data.missing import read_all
 from regrow.protocols import Capability, Item
 from regrow.records.results import Split
 
@@ -50,7 +52,12 @@ def capabilities(data: Path | None = None) -> list[Capability]:
     checkers = VerifiedInstructions(data)
 
     def instruction_items(folder: Path | None) -> Mapping[Split, list[Item]]:
-        checkers.ready()
+        # The questions are looked for too where the checkers lack something, so that both are asked for at once.
+        needed: list[tuple[str, Callable[[], object]]] = [
+            ("checkers", checkers.ready),
+            ("questions", partial(instruction_following.items, folder)),
+        ]
+        read_all(needed)
         return instruction_following.items(folder, checkers.known())
 
     return [
