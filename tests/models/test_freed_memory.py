@@ -15,9 +15,9 @@ import resource, sys, torch
 from regrow.models.freed_memory import keep_freed_memory
 kept = keep_freed_memory() if sys.argv[1] == "kept" else False
 def layer():
-    big = [torch.ones(4 << 20) for _ in range(4)]  # 64 MB, freed again
-layer()
-layer()
+    big = torch.ones(16 << 20)  # 64 MB, freed again: more than glibc ever keeps by itself
+for _ in range(15):
+    layer()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(20):
     layer()
