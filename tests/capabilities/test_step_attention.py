@@ -94,12 +94,12 @@ def test_it_takes_float32_on_the_processor_only() -> None:
 def test_the_threads_are_those_of_pytorch() -> None:
     pool = torch_threads()
     assert pool is not None
-    pool.library.omp_get_max_threads.restype = ctypes.c_int
+    pool.openmp.omp_get_max_threads.restype = ctypes.c_int
     before = torch.get_num_threads()
     try:
         for count in (1, 2):
             torch.set_num_threads(count)
-            assert pool.library.omp_get_max_threads() == count
+            assert pool.openmp.omp_get_max_threads() == count
     finally:
         torch.set_num_threads(before)
 

@@ -20,12 +20,12 @@ class ThreadPool(NamedTuple):
     returns when all are done. ``thread_number`` and ``thread_count`` are the addresses of the C functions that say
     which thread asks, and of how many: fewer than wanted, where a limit stands."""
 
-    library: ctypes.CDLL
+    openmp: ctypes.CDLL
     thread_number: int
     thread_count: int
 
     def run(self, function: int, argument: int, threads: int) -> None:
-        self.library.GOMP_parallel(ctypes.c_void_p(function), ctypes.c_void_p(argument), threads, 0)
+        self.openmp.GOMP_parallel(function, argument, threads, 0)
 
 
 @cache

@@ -82,7 +82,7 @@ def local_files(data: DataSet, part: str, folder: str | Path | None = None) -> l
         for pattern in data.parts[part]:
             files = sorted(place.glob(pattern))
             if files:
-                return whole(files, data.fetch_command(part))
+                return _whole(files, data.fetch_command(part))
     if there:
         raise DataError(
             f"'{there[0]}' holds no '{part}' of {data.hub_id} (looked for {', '.join(data.parts[part])})",
@@ -92,7 +92,7 @@ def local_files(data: DataSet, part: str, folder: str | Path | None = None) -> l
     return []
 
 
-def whole(files: list[Path], command: str) -> list[Path]:
+def _whole(files: list[Path], command: str) -> list[Path]:
     """Return ``files``; raise DataError when their names (...-00000-of-00002.parquet) say that some are missing."""
     numbered = [found for file in files if (found := re.search(r"-(\d+)-of-(\d+)\.", file.name))]
     if numbered:
@@ -142,7 +142,7 @@ def _fetched(data: DataSet, part: str, folder: str | Path | None) -> list[Path]:
     for pattern in patterns:
         files = sorted(Path(snapshot).glob(pattern))
         if files:
-            return whole(files, data.fetch_command(part))
+            return _whole(files, data.fetch_command(part))
     if not hub_is_reachable():
         raise MissingDataSet(
             data.name,

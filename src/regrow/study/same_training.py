@@ -103,9 +103,10 @@ def whole_checkpoint(folder: Path) -> CheckpointFacts | None:
     """Return the facts of a checkpoint whose files are those that were saved, None for any other."""
     try:
         facts = read_facts(folder)
-    except ModelError:
+        known = facts is not None and facts.weights_sha256
+        return facts if facts is not None and known and changed_file(folder, facts) is None else None
+    except (ModelError, OSError):
         return None
-    return facts if facts is not None and changed_file(folder, facts) is None else None
 
 
 def evaluation_or_none(run: Path) -> tuple[RunRecord | None, list[ItemScore]]:

@@ -25,7 +25,7 @@ from regrow.capabilities.safety import SafetyRefusal
 from regrow.capabilities.scoring import Benchmark
 from regrow.capabilities.structured_output import StructuredOutput
 from regrow.capabilities.verified_instructions import VerifiedInstructions
-from regrow.data.missing import read_all
+from regrow.data.missing import MissingDataSet, read_all
 from regrow.protocols import Capability, Item
 from regrow.records.results import Split
 
@@ -52,12 +52,15 @@ def capabilities(data: Path | None = None) -> list[Capability]:
     checkers = VerifiedInstructions(data)
 
     def instruction_items(folder: Path | None) -> Mapping[Split, list[Item]]:
-        # The questions are looked for too where the checkers lack something, so that both are asked for at once.
-        needed: list[tuple[str, Callable[[], object]]] = [
-            ("checkers", checkers.ready),
-            ("questions", partial(instruction_following.items, folder)),
-        ]
-        read_all(needed)
+        try:
+            checkers.ready()
+        except MissingDataSet:
+            # The questions are looked for too, so that both are asked for at once.
+            needed: list[tuple[str, Callable[[], object]]] = [
+                ("checkers", checkers.ready),
+                ("questions", partial(instruction_following.items, folder)),
+            ]
+            read_all(needed)
         return instruction_following.items(folder, checkers.known())
 
     return [
