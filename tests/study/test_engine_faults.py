@@ -88,7 +88,8 @@ def test_faults_are_tried_twice_and_reported_and_the_rest_goes_on(
     found = {step_id: (failure.reason, failure.attempts) for step_id, failure in summary.failed.items()}
     assert found == {cuts[name]: (REASONS[name], 2) for name in faults if name != "once"}, summary.failed
     assert summary.failed[cuts["wrong"]].message.endswith("it never works")
-    assert summary.failed[cuts["gpu"]].message.endswith("CUDA error: unspecified launch failure")
+    if "gpu" in faults:
+        assert summary.failed[cuts["gpu"]].message.endswith("CUDA error: unspecified launch failure")
     expected = {step.id for step in steps if step.id not in found and cuts[step.family] not in found}
     shared = {step.id for step in steps if not step.parents and step.kind != "prune"}
     done = {step.id for step in steps if StudyFolder(folder).done(step.id) is not None}
