@@ -39,7 +39,9 @@ def main() -> int:
     rows = RaggedRows(options.layers, options.rows, longest + 1, device=torch.device("cpu"))
     rows.open(NO_PREFIX, lengths)
     for layer in rows.layers:
-        layer.update(*(torch.randn(1, keys, sum(lengths), options.width, generator=draw) for _ in range(2)))
+        layer.write(
+            *layer.update(*(torch.randn(1, keys, sum(lengths), options.width, generator=draw) for _ in range(2)))
+        )
     rows.keep(lengths)
     rows.grow([1] * options.rows)
     query = torch.randn(1, queries, options.rows, options.width, generator=draw)

@@ -79,10 +79,14 @@ class Twin:
             )
         self.rows.keep(kept)
 
-    def open(self, prefix: Prefix, lengths: list[int]) -> None:
-        self.rows.open(prefix, lengths)
+    def open(self, prefix: Prefix, lengths: list[int], *, copied: bool = False) -> None:
+        self.rows.open(prefix, lengths, copied=copied)
         first = len(self.live)
-        self.live += [(prefix, torch.zeros(HEADS, 0, WIDTH), torch.zeros(HEADS, 0, WIDTH)) for _ in lengths]
+        nothing = torch.zeros(HEADS, 0, WIDTH)
+        row = (prefix, nothing, nothing)
+        if copied and prefix.tokens:
+            row = (NO_PREFIX, prefix.keys[0], prefix.values[0])
+        self.live += [row for _ in lengths]
         self.call(first, lengths, lengths)
 
     def grow(self, new: list[int], kept: list[int], scaling: float | None = None) -> None:
@@ -127,7 +131,8 @@ def test_rows_attend_as_if_each_were_alone(
         for _ in range(8):
             free = 7 - len(twin.live)
             if free and draw.random() < 0.6:
-                twin.open(prefix, draw.integers(1, 12, size=int(draw.integers(1, free + 1))).tolist())
+                lengths = draw.integers(1, 12, size=int(draw.integers(1, free + 1))).tolist()
+                twin.open(prefix, lengths, copied=draw.random() < 0.5)
                 opened += 1
             if twin.live:
                 new = [int(draw.choice([1, 1, 1, 2, 5])) for _ in twin.live]
@@ -184,7 +189,7 @@ def test_what_a_row_left_behind_does_not_reach_the_next() -> None:
     layer = twin.rows.layers[0]
     twin.rows.grow([5, 1])
     states = torch.full((1, HEADS, 6, WIDTH), float("nan"))
-    layer.update(states, states)
+    layer.write(*layer.update(states, states))
     twin.rows.keep([2, 1])
     assert twin.rows.drop(0) == [(0, 1)]
     twin.live = []
@@ -226,6 +231,8 @@ def test_rows_longer_than_the_storage_are_a_bug_that_shows() -> None:
     twin.open(NO_PREFIX, [8])
     with pytest.raises(ValueError, match="more than 10"):
         rows.grow([3])
+    with pytest.raises(ValueError, match="11 tokens do not fit"):
+        rows.open(prefix_of(4, twin.generator), [7], copied=True)
 
 
 @pytest.mark.parametrize("options", [{"softcap": 30.0}, {"s_aux": torch.zeros(1)}, {"position_bias": torch.zeros(1)}])

@@ -13,7 +13,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from regrow.capabilities.step_attention import step_attention, suits
-from regrow.capabilities.torch_threads import torch_threads
+from regrow.models.torch_threads import torch_threads
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="compiled for PyTorch's threads on Linux")
 
@@ -68,6 +68,26 @@ def test_scores_that_lie_far_apart_neither_overflow_nor_vanish() -> None:
         expected, logarithms = exact(query, keys, values, [0], [4], 1.0)
         assert torch.allclose(out.double(), expected, rtol=2e-3 if size == 1e4 else 1e-4)
         assert torch.allclose(sums.double(), logarithms, rtol=1e-6)
+
+
+def test_new_keys_and_values_are_written_before_anything_is_seen() -> None:
+    attend = step_attention()
+    assert attend is not None
+    draw = torch.Generator().manual_seed(1)
+    whole = [torch.randn(4, 2, 20, 8, generator=draw) for _ in range(2)]
+    row, seen = [0, 1, 1, 1, 3], [20, 4, 5, 6, 1]
+    places = (torch.tensor(row), slice(None), torch.tensor(seen) - 1)
+    new = tuple(each[places] for each in whole)
+    found = [each.clone() for each in whole]
+    for each in found:
+        each[places] = float("nan")
+    query = torch.randn(5, 2, 3, 8, generator=draw)
+    # As the layers hand them over: views with strides.
+    turned = tuple(each.transpose(0, 1).contiguous().transpose(0, 1) for each in new)
+    out, sums = attend(query, found[0], found[1], torch.tensor(row), torch.tensor(seen), 0.5, turned)
+    expected, logarithms = exact(query, whole[0], whole[1], row, seen, 0.5)
+    assert torch.allclose(out.double(), expected, atol=3e-6) and torch.allclose(sums.double(), logarithms, atol=1e-5)
+    assert all(torch.equal(got, kept) for got, kept in zip(found, whole, strict=True)), "and nothing else is touched"
 
 
 @pytest.mark.parametrize("where", ["query", "keys", "values"])

@@ -19,7 +19,7 @@ _FIRST_RATE = 0.5
 _LEARNING = 0.1
 """What each further guess counts in that."""
 
-_STEP_TOKENS = 34
+_STEP_TOKENS = 15
 """A step costs as much, whatever it computes, as so many further tokens in it (SmolLM2-135M on two cores)."""
 _ROW_TOKENS = 1.5
 """A row's next token, and the attention to all that the row holds."""

@@ -75,9 +75,11 @@ def attend(
     query = _wide(query)[0].transpose(0, 1).view(tokens, heads, shared, width)
     compiled = step_attention() if rows.most_new <= FEW and suits(query, layer.keys, layer.values) else None
     if compiled is None:
+        layer.write(key, value)
         found = _in_groups(query, rows, layer, scale)
     else:
-        found = compiled(query, layer.keys, layer.values, rows.row_T, rows.column_T + 1, scale)
+        new = key[0].transpose(0, 1), value[0].transpose(0, 1)
+        found = compiled(query, layer.keys, layer.values, rows.row_T, rows.seen_T, scale, new)
     outs: list[torch.Tensor] = []
     for prefix, place in rows.prefixed():
         part = found[0][place], found[1][place]

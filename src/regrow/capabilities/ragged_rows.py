@@ -9,15 +9,15 @@ keys and values are kept once for all of them. Rows with the same prefix stand t
 from __future__ import annotations
 
 import math
+import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-import numpy as np
 import torch
 from transformers.cache_utils import Cache
 
-from regrow.capabilities.kv_rows import Prefix
+from regrow.capabilities.kv_rows import NO_PREFIX, Prefix
 from regrow.capabilities.one_line_layer import OneLineLayer
 
 _CALL_COLUMNS = {"cpu": 600}
@@ -81,7 +81,8 @@ class _Run:
 
 
 class RaggedLayer(OneLineLayer):
-    """One layer of :class:`RaggedRows`, as transformers sees it."""
+    """One layer of :class:`RaggedRows`, as transformers sees it. What it is given is written by the attention, which
+    follows and touches the same columns."""
 
     def __init__(self, rows: RaggedRows, index: int) -> None:
         super().__init__()
@@ -103,9 +104,13 @@ class RaggedLayer(OneLineLayer):
         rows = self.rows
         rows.updated = self
         rows.updates += 1
+        return key_states, value_states
+
+    def write(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        """Put the keys and values of the announced call's tokens where they belong."""
+        rows = self.rows
         self.keys[rows.row_T, :, rows.column_T] = key_states[0].transpose(0, 1)
         self.values[rows.row_T, :, rows.column_T] = value_states[0].transpose(0, 1)
-        return key_states, value_states
 
 
 class RaggedRows:
@@ -113,8 +118,9 @@ class RaggedRows:
 
     ``lengths[r]`` is the number of tokens that live row r holds, ``prefixes[r]`` what it begins with. Of the call that
     was announced last, ``places[i]`` are the places of the tokens of its i-th row, ``row_T``, ``column_T`` and
-    ``position_T`` say where each token belongs, ``most_new`` how many the row with the most has. ``updates`` and
-    ``attended`` count the layers' writes and the calls of the attention, which must be as many.
+    ``position_T`` say where each token belongs, ``seen_T`` how many columns it sees, ``most_new`` how many the row with
+    the most has. ``updates`` and ``attended`` count what the layers were given and the calls of the attention, which
+    must be as many.
     """
 
     def __init__(self, layers: int, most: int, capacity: int, *, device: torch.device) -> None:
@@ -123,7 +129,7 @@ class RaggedRows:
         self.prefixes: list[Prefix] = []
         self.places: list[list[int]] = []
         self.most_new = 0
-        self.row_T = self.column_T = self.position_T = torch.zeros(0, dtype=torch.long, device=device)
+        self.row_T = self.column_T = self.seen_T = self.position_T = torch.zeros(0, dtype=torch.long, device=device)
         self.updated: RaggedLayer | None = None
         self.updates = self.attended = 0
         self.layers = [RaggedLayer(self, index) for index in range(layers)]
@@ -133,18 +139,24 @@ class RaggedRows:
         self._first = 0
         self._groups_of: dict[int, list[Group]] = {}
 
-    def open(self, prefix: Prefix, lengths: Sequence[int]) -> None:
+    def open(self, prefix: Prefix, lengths: Sequence[int], *, copied: bool = False) -> None:
         """Add rows that begin with ``prefix`` and announce a call of all the ``lengths`` tokens that follow it in
-        each."""
-        first = len(self.lengths)
-        if first + len(lengths) > self.most or max(lengths) > self.capacity:
+        each. With ``copied`` the prefix is not kept once for all: each row holds its tokens as the first of its own."""
+        first, held = len(self.lengths), prefix.tokens if copied else 0
+        if first + len(lengths) > self.most or held + max(lengths) > self.capacity:
             raise ValueError(
-                f"{len(lengths)} rows of up to {max(lengths)} tokens do not fit {self.most} x {self.capacity}"
+                f"{len(lengths)} rows of up to {held + max(lengths)} tokens do not fit {self.most} x {self.capacity}"
             )
         for row in range(first, first + len(lengths)):
             self._clean(row, 0)
-        self.prefixes += [prefix] * len(lengths)
-        self.lengths += [0] * len(lengths)
+        if held:
+            for layer, keys, values in zip(self.layers, prefix.keys, prefix.values, strict=True):
+                if not layer.is_initialized:
+                    layer.lazy_initialization(keys[None], values[None])
+                layer.keys[first : first + len(lengths), :, :held] = keys
+                layer.values[first : first + len(lengths), :, :held] = values
+        self.prefixes += [NO_PREFIX if copied else prefix] * len(lengths)
+        self.lengths += [held] * len(lengths)
         self._announce(first, lengths)
 
     def grow(self, new: Sequence[int]) -> None:
@@ -230,6 +242,7 @@ class RaggedRows:
         self.row_T, self.column_T, self.position_T = (
             torch.tensor(each, device=self.device) for each in (row_T, column_T, position_T)
         )
+        self.seen_T = self.column_T + 1
         self._groups_of = {}
 
     def _groups(self, rows: slice, sharing: int) -> list[Group]:
@@ -302,7 +315,10 @@ def _by_prefix(prefixes: Sequence[Prefix]) -> list[tuple[Prefix, slice]]:
 
 def _zeros(shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
     """Return zeros of a kind. On a CPU the system clears their memory when it is first touched, which most of a row
-    that ends early never is; PyTorch would write all of it."""
-    if like.device.type != "cpu":
+    that ends early never is; PyTorch would write all of it. NumPy would ask for huge pages, whose clearing took 50 ms
+    for 16 MB where memory is in pieces."""
+    size = math.prod(shape) * like.element_size()
+    if like.device.type != "cpu" or not size or not hasattr(mmap, "MAP_PRIVATE"):
         return like.new_zeros(shape)
-    return torch.from_numpy(np.zeros(math.prod(shape) * like.element_size(), np.uint8)).view(like.dtype).view(shape)
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(memory, dtype=like.dtype).view(shape)

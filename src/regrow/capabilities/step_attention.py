@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from regrow.capabilities.partial_attention import Part
-from regrow.capabilities.torch_threads import ThreadPool, torch_threads
+from regrow.models.torch_threads import ThreadPool, torch_threads
 
 FEW = 16
 """New tokens of a row up to which it is used; a square of more is PyTorch's."""
@@ -34,20 +34,24 @@ class StepAttention:
         row_T: torch.Tensor,
         seen_T: torch.Tensor,
         scale: float,
+        new: tuple[torch.Tensor, torch.Tensor] | None = None,
     ) -> Part:
         """Return the attention's output, tokens x heads x sharing heads x width, and the logarithms of its sums.
 
         ``query`` is tokens x heads x sharing heads x width, ``keys`` and ``values`` rows x heads x columns x width, all
         float32. Token t belongs to row ``row_T[t]`` and sees its first ``seen_T[t]`` columns, one at least; tokens of a
-        row stand together.
+        row stand together, each with a last column of its own. ``new`` are the tokens' own keys and values, tokens x
+        heads x width, which are put into their last columns first.
         """
         query = query.contiguous()
         tokens, heads, shared, width = query.shape
         rows, _, columns, _ = keys.shape
         out, sums = torch.empty_like(query), query.new_empty(tokens, heads, shared)
         factor = torch.tensor([scale], dtype=torch.float32)
-        told = [tokens, heads, shared, width, rows, columns, self.pool.thread_number, self.pool.thread_count]
-        told += [each.data_ptr() for each in (query, keys, values, row_T, seen_T, factor, out, sums)]
+        written = (query, query) if new is None else tuple(each.contiguous() for each in new)
+        told = [tokens, heads, shared, width, rows, columns, new is not None]
+        told += [self.pool.thread_number, self.pool.thread_count]
+        told += [each.data_ptr() for each in (query, keys, values, *written, row_T, seen_T, factor, out, sums)]
         arguments = self.arguments(*told)
         self.pool.run(self.kernel.address, ctypes.addressof(arguments), torch.get_num_threads())
         return out, sums

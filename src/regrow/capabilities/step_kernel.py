@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 from numba import carray, cfunc, njit, types
-from numba.extending import intrinsic
+
+from regrow.models.compiled_arguments import asked, floats_at, integers_at
 
 _REORDERED = {"reassoc", "contract", "arcp", "nsz"}
 """Sums may be taken in any order; NaN and infinity keep their meaning."""
 
-ARGUMENTS = 16
+ARGUMENTS = 19
 
 _LOG2_E = np.float32(1.4426950408889634)
 _LEAST = np.float32(-126.0)
@@ -111,10 +112,23 @@ def _three(
 
 @njit(nogil=True, cache=True)
 def _share(
-    query: Any, keys: Any, values: Any, row: Any, seen: Any, scale: Any, out: Any, sums: Any, first: int, step: int
+    query: Any,
+    keys: Any,
+    values: Any,
+    new_keys: Any,
+    new_values: Any,
+    write: bool,
+    row: Any,
+    seen: Any,
+    scale: Any,
+    out: Any,
+    sums: Any,
+    first: int,
+    step: int,
 ) -> None:
     """Do every ``step``-th of the pairs of a row and a key head, from the ``first`` on. Tokens of a row stand together;
-    what a thread reads for one of them is still in its cache for the next."""
+    what a thread reads for one of them is still in its cache for the next. With ``write``, the keys and values of a
+    token are first put where it sees its last column."""
     tokens, heads, shared = query.shape[:3]
     scores = np.empty((3, keys.shape[2] + 4), np.float32)
     bits = np.empty(keys.shape[2], np.int32)
@@ -126,6 +140,10 @@ def _share(
         for head in range(heads):
             if pair % step == first:
                 own_keys, own_values = keys[row[begin], head], values[row[begin], head]
+                if write:
+                    for token in range(begin, end):
+                        own_keys[seen[token] - 1] = new_keys[token, head]
+                        own_values[seen[token] - 1] = new_values[token, head]
                 for token in range(begin, end):
                     count = seen[token]
                     asked, written, summed = query[token, head], out[token, head], sums[token, head]
@@ -149,52 +167,26 @@ def _share(
         begin = end
 
 
-@intrinsic
-def _floats(context: Any, address: Any) -> Any:
-    return _pointer(types.float32)
-
-
-@intrinsic
-def _integers(context: Any, address: Any) -> Any:
-    return _pointer(types.int64)
-
-
-def _pointer(kind: Any) -> Any:
-    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
-
-    return types.CPointer(kind)(types.int64), code
-
-
-@intrinsic
-def _asked(context: Any, address: Any) -> Any:
-    """The number that a C function without arguments returns."""
-
-    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        from llvmlite import ir
-
-        function = ir.FunctionType(ir.IntType(32), [])
-        return builder.call(builder.inttoptr(arguments[0], function.as_pointer()), [])
-
-    return types.int32(types.int64), code
-
-
 @cfunc(types.void(types.CPointer(types.int64)), cache=True)
 def kernel(arguments: Any) -> None:
     """The loops on one of several threads. ``arguments``: tokens, key heads, queries of each, width, rows, columns,
-    then the addresses of the functions that tell a thread's number and how many there are, and of queries, keys,
-    values, rows, columns seen, scale, outputs and sums, all contiguous."""
+    whether new keys and values are written first; the addresses of the functions that tell a thread's number and how
+    many there are, and of queries, keys, values, new keys, new values, rows, columns seen, scale, outputs and sums, all
+    contiguous."""
     given = carray(arguments, (ARGUMENTS,))
     tokens, heads, shared, width, rows, columns = given[0], given[1], given[2], given[3], given[4], given[5]
     _share(
-        carray(_floats(given[8]), (tokens, heads, shared, width)),
-        carray(_floats(given[9]), (rows, heads, columns, width)),
-        carray(_floats(given[10]), (rows, heads, columns, width)),
-        carray(_integers(given[11]), (tokens,)),
-        carray(_integers(given[12]), (tokens,)),
-        carray(_floats(given[13]), (1,))[0],
-        carray(_floats(given[14]), (tokens, heads, shared, width)),
-        carray(_floats(given[15]), (tokens, heads, shared)),
-        _asked(given[6]),
-        _asked(given[7]),
+        carray(floats_at(given[9]), (tokens, heads, shared, width)),
+        carray(floats_at(given[10]), (rows, heads, columns, width)),
+        carray(floats_at(given[11]), (rows, heads, columns, width)),
+        carray(floats_at(given[12]), (tokens, heads, width)),
+        carray(floats_at(given[13]), (tokens, heads, width)),
+        given[6] != 0,
+        carray(integers_at(given[14]), (tokens,)),
+        carray(integers_at(given[15]), (tokens,)),
+        carray(floats_at(given[16]), (1,))[0],
+        carray(floats_at(given[17]), (tokens, heads, shared, width)),
+        carray(floats_at(given[18]), (tokens, heads, shared)),
+        asked(given[7]),
+        asked(given[8]),
     )

@@ -1,9 +1,10 @@
 """Linear layers with their weights laid out for the processor before they are used, while nothing is trained.
 
 A matrix product rearranges its weights into blocks first. For the few rows of a decoding step that takes as long as the
-product, and it is the same work in every step. oneDNN lets it be done once: in float32 on x86 a step of 1-64 rows of
-SmolLM2-135M becomes 1.3-1.7 times as fast, a long one 1.1-1.3 times (benchmarks/prepacked.py). The products are those
-of PyTorch up to rounding. The price is a second copy of the weights, so it is done only where memory is plentiful.
+product, and it is the same work in every step. Done once, in float32 on x86, it makes the layers of SmolLM2-135M up to
+three times as fast (benchmarks/prepacked.py): by compiled loops of our own on a processor with AVX2
+(packed_product.py), by oneDNN on others. The products are those of PyTorch up to rounding. The price is a second copy
+of the weights, so it is done only where memory is plentiful.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import Any
 import psutil
 import torch
 from torch.nn.functional import linear
+
+from regrow.models.packed_product import packed_products
 
 ROWS_HINT = 32
 """Rows of the products for which the layout is chosen: of 1, 32 and 512 the best or close to it for 1 to 2,048 rows."""
@@ -61,6 +64,9 @@ def _eligible(model: torch.nn.Module) -> list[torch.nn.Linear]:
 
 
 def _forward(layer: torch.nn.Linear) -> Callable[[torch.Tensor], torch.Tensor]:
+    compiled = packed_products()
+    if compiled is not None and not compiled.suits(layer.weight):
+        compiled = None
     packed: list[Any] = []
 
     def forward(input: torch.Tensor) -> torch.Tensor:
@@ -69,6 +75,12 @@ def _forward(layer: torch.nn.Linear) -> Callable[[torch.Tensor], torch.Tensor]:
         bias = layer.bias if layer.bias is None else layer.bias.contiguous()
         if torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or input.numel() == 0:
             return linear(input, weight, bias)
+        if compiled is not None:
+            if not compiled.takes(input, weight, bias):
+                return linear(input, weight, bias)
+            if not packed:
+                packed.append(compiled.packed(weight.detach()))
+            return compiled.product(input, packed[0], bias)
         if not packed:
             packed.append(torch.ops.mkldnn._reorder_linear_weight(weight.detach(), ROWS_HINT))
         return torch.ops.mkldnn._linear_pointwise(input, packed[0], bias, "none", [], "")
