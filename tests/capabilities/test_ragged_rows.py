@@ -13,6 +13,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from regrow.capabilities import partial_attention, ragged_attention, ragged_rows
 from regrow.capabilities.attention_swap import NotShareable
 from regrow.capabilities.kv_rows import NO_PREFIX, Prefix
+from regrow.capabilities.model_call import out_of_memory
 from regrow.capabilities.ragged_attention import RaggedAttention, attend
 from regrow.capabilities.ragged_rows import RaggedRows
 from tests.conftest import tiny_model
@@ -233,6 +234,14 @@ def test_rows_longer_than_the_storage_are_a_bug_that_shows() -> None:
         rows.grow([3])
     with pytest.raises(ValueError, match="11 tokens do not fit"):
         rows.open(prefix_of(4, twin.generator), [7], copied=True)
+
+
+def test_too_little_memory_for_the_storage_is_pytorchs_error() -> None:
+    """By it a batch is halved (generation.py)."""
+    states = torch.zeros(1, HEADS, 1, WIDTH)
+    with pytest.raises(RuntimeError) as caught:
+        RaggedRows(1, 1 << 20, 1 << 26, device=CPU).layers[0].lazy_initialization(states, states)
+    assert out_of_memory(caught.value)
 
 
 @pytest.mark.parametrize("options", [{"softcap": 30.0}, {"s_aux": torch.zeros(1)}, {"position_bias": torch.zeros(1)}])

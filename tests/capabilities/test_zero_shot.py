@@ -47,13 +47,14 @@ def compared(loaded: LoadedModel, name: str, shared: Path, tmp_path: Path, count
     for item, sample in zip(ours, samples, strict=True):
         likelihoods = [float(response[0][0]) for response in sample["resps"]]
         found = [item.details[f"logprob_{at}"] for at in range(len(likelihoods))]
-        assert found == pytest.approx(likelihoods, abs=1e-3)
+        # Of a long choice the harness itself is a few millionths off (benchmarks/evaluation.py --exact).
+        assert found == pytest.approx(likelihoods, abs=1e-3, rel=1e-5)
         assert item.score == sample["acc"]
         assert item.details["acc_norm"] == sample.get("acc_norm", item.details["acc_norm"])
     for sample, same in zip(samples, bridged["samples"][f"{name}_local"], strict=True):
         assert same["arguments"] == sample["arguments"]
         for one, other in zip(sample["resps"], same["resps"], strict=True):
-            assert float(other[0][0]) == pytest.approx(float(one[0][0]), abs=1e-3)
+            assert float(other[0][0]) == pytest.approx(float(one[0][0]), abs=1e-3, rel=1e-5)
             assert bool(other[0][1]) == bool(one[0][1])
         assert same["acc"] == sample["acc"]
 

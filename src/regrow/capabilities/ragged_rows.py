@@ -320,5 +320,8 @@ def _zeros(shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
     size = math.prod(shape) * like.element_size()
     if like.device.type != "cpu" or not size or not hasattr(mmap, "MAP_PRIVATE"):
         return like.new_zeros(shape)
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError:  # Short of memory: PyTorch has an error of its own for that, which halves the batch.
+        return like.new_zeros(shape)
     return torch.frombuffer(memory, dtype=like.dtype).view(shape)
